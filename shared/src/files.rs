@@ -14,6 +14,10 @@ pub const WRITE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 pub const ROOTS_MAX: usize = 64;
 /// Maximum number of directories or program names of one look-up.
 pub const NAMES_MAX: usize = 256;
+/// Longest path, root or program name, in bytes: as in Linux.
+pub const NAME_BYTES_MAX: usize = 4096;
+/// Longest search path, in bytes.
+pub const SEARCH_BYTES_MAX: usize = 64 * 1024;
 
 /// One request for files, directories or programs. Answered by [`crate::protocol::Reply::Files`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +37,8 @@ pub struct FilesRequest {
 pub enum FilesScope {
     /// The helper of a living lease; it stays for some time after the request.
     Lease(LeaseId),
-    /// A helper of the gateway's tenant without a lease: look-ups before a spawn. It ends after the request.
+    /// A helper of the gateway's tenant without a lease: look-ups before a spawn. It ends after the request, and
+    /// writes nothing.
     Tenant,
 }
 
@@ -86,17 +91,53 @@ pub enum FilesOp {
     },
 }
 
-impl FilesOp {
-    /// Bytes of file content inside of the request.
+impl FilesRequest {
+    /// Bytes that the request holds in memory.
     #[must_use]
-    pub const fn content_bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
+        let op = &self.op;
+        let names = self.roots.iter().chain(op.names());
+        let names: usize = names.map(|name| name.len() + size_of::<String>()).sum();
+        size_of::<Self>() + names + op.search().len() + op.content().len()
+    }
+}
+
+impl FilesOp {
+    /// File content inside of the request.
+    #[must_use]
+    pub fn content(&self) -> &[u8] {
         match self {
-            Self::Write { content, .. } => content.len(),
+            Self::Write { content, .. } => content,
             Self::Read { .. }
             | Self::Inspect { .. }
             | Self::Directory { .. }
             | Self::Directories { .. }
-            | Self::Programs { .. } => 0,
+            | Self::Programs { .. } => &[],
+        }
+    }
+
+    /// Paths and program names.
+    #[must_use]
+    pub const fn names(&self) -> &[String] {
+        match self {
+            Self::Read { path, .. }
+            | Self::Write { path, .. }
+            | Self::Inspect { path, .. }
+            | Self::Directory { path } => std::slice::from_ref(path),
+            Self::Directories { paths: names } | Self::Programs { names, .. } => names.as_slice(),
+        }
+    }
+
+    /// Search path for programs.
+    #[must_use]
+    pub const fn search(&self) -> &str {
+        match self {
+            Self::Programs { search, .. } => search.as_str(),
+            Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Inspect { .. }
+            | Self::Directory { .. }
+            | Self::Directories { .. } => "",
         }
     }
 }
@@ -134,6 +175,36 @@ pub enum FilesReply {
     Directories(Vec<Result<String, FilesError>>),
     /// Absolute path of each program in the order of the request; `None` where there is no executable file.
     Programs(Vec<Option<String>>),
+}
+
+impl FilesReply {
+    /// True if this is the kind of answer that the operation has.
+    #[must_use]
+    pub const fn fits(&self, op: &FilesOp) -> bool {
+        matches!(
+            (self, op),
+            (Self::Text(_), FilesOp::Read { .. })
+                | (Self::Written, FilesOp::Write { .. })
+                | (Self::Inspected(_), FilesOp::Inspect { .. })
+                | (Self::Directory { .. }, FilesOp::Directory { .. })
+                | (Self::Directories(_), FilesOp::Directories { .. })
+                | (Self::Programs(_), FilesOp::Programs { .. })
+        )
+    }
+
+    /// Bytes of text and paths in the answer.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Written => 0,
+            Self::Inspected(seen) => len(&seen.text) + len(&seen.canonical),
+            Self::Directory { path, roots } => path.len() + roots.iter().map(String::len).sum::<usize>(),
+            Self::Directories(all) => all.iter().flatten().map(String::len).sum(),
+            Self::Programs(all) => all.iter().flatten().map(String::len).sum(),
+        }
+    }
 }
 
 /// State of a file at one moment.

@@ -65,6 +65,9 @@ pub struct Confine {
     pub oom_score_adj: Option<i32>,
     /// Where the tree may write.
     pub landlock: Option<Landlock>,
+    /// The working directory is entered only by a path without links.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cwd_without_links: bool,
 }
 
 /// A user, by numbers.

@@ -99,6 +99,12 @@ impl Decoder {
         Self { limit, buffer: Vec::new(), start: 0 }
     }
 
+    /// True while no bytes wait for the rest of their frame, or to be popped.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.buffer.len() == self.start
+    }
+
     /// Takes bytes as they arrived.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {

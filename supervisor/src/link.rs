@@ -1,7 +1,6 @@
 //! One connection as the rest of the program sees it: replies and news go into a bounded queue that never waits,
 //! output goes through a short one of its own, so that a flood of it never starves a reply (H18).
 
-use acp_shared::files::FilesReply;
 use acp_shared::protocol::{Notice, Refusal, RefusalCode, Reply, ToClient};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +47,8 @@ fn weight(message: &ToClient) -> usize {
     const LEASE_BYTES: usize = 1024;
     match message {
         ToClient::Reply { result: Ok(Reply::Tail(tail)), .. } => tail.bytes.len(),
-        ToClient::Reply { result: Ok(Reply::Files(Ok(FilesReply::Text(text)))), .. } => text.len(),
+        ToClient::Reply { result: Ok(Reply::Files(Ok(reply))), .. } => reply.bytes(),
+        ToClient::Reply { result: Ok(Reply::SessionLog(piece)), .. } => piece.bytes.len(),
         ToClient::Reply { result: Ok(Reply::Leases(leases)), .. } => leases.len() * LEASE_BYTES,
         ToClient::Reply { .. }
         | ToClient::Welcome(_)
@@ -173,7 +173,8 @@ impl Drop for Responder {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_shared::protocol::Tail;
+    use acp_shared::files::{FilesError, FilesReply, Inspection};
+    use acp_shared::protocol::{LogPiece, Tail};
 
     #[test]
     fn large_replies_that_nobody_reads_end_the_connection() {
@@ -191,5 +192,22 @@ mod tests {
         assert!(!link.end().is_cancelled());
         answer(1);
         assert!(link.end().is_cancelled());
+    }
+
+    #[test]
+    fn each_large_reply_is_weighed() {
+        let text = "x".repeat(100);
+        let inspection = Inspection { text: Some(text.clone()), ..Inspection::default() };
+        let piece = LogPiece { offset: 0, bytes: vec![0; 100], end: 100 };
+        for reply in [
+            Reply::Files(Ok(FilesReply::Text(text.clone()))),
+            Reply::Files(Ok(FilesReply::Inspected(inspection))),
+            Reply::Files(Ok(FilesReply::Directories(vec![Ok(text.clone()), Err(FilesError::Denied)]))),
+            Reply::Files(Ok(FilesReply::Directory { path: text.clone(), roots: vec![] })),
+            Reply::Files(Ok(FilesReply::Programs(vec![None, Some(text.clone())]))),
+            Reply::SessionLog(piece),
+        ] {
+            assert_eq!(weight(&ToClient::Reply { id: 1, result: Ok(reply.clone()) }), 100, "{reply:?}");
+        }
     }
 }

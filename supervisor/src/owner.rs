@@ -223,7 +223,7 @@ impl Owner {
                 return Leave::Frozen(Box::new(frozen));
             }
         }
-        std::mem::take(&mut self.files).stop().await;
+        drop(std::mem::take(&mut self.files).stop().await);
         let ending = Refusal::new(RefusalCode::ShuttingDown, "the supervisor has ended");
         for connected in self.links.values() {
             connected.link.refuse(ending.clone());
@@ -379,6 +379,9 @@ impl Owner {
             self.trim_tails(gateway);
         }
         if news {
+            if matches!(state, LeaseState::Closing | LeaseState::Closed | LeaseState::Lost) {
+                self.files.end(id);
+            }
             self.tell(gateway, Notice::LeaseChanged { lease_id: id, state, reason });
             self.close_terminals(id, "its agent is ending");
         }

@@ -23,6 +23,7 @@ use acp_shared::launch::{
     ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -57,6 +58,9 @@ impl Step {
         [Self::Reserve, Self::Prepare, Self::Start, Self::Hello, Self::Verify, Self::Bind, Self::Go];
 }
 
+/// Name of the last stage of a start, which concerns the program and no directory.
+const EXEC: &str = "exec";
+
 /// What a gateway asks to be started.
 #[derive(Debug, Clone)]
 pub struct Asked {
@@ -75,15 +79,6 @@ pub enum SpawnError {
     /// It is not allowed to run like that.
     #[error(transparent)]
     Refused(Refusal),
-    /// A directory of the session cannot be used.
-    #[error("the directory {path} cannot be used")]
-    Place {
-        /// Which.
-        path: String,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
     /// There is nothing to start from.
     #[error(transparent)]
     LaunchDir(#[from] LaunchDirError),
@@ -134,8 +129,14 @@ pub enum SpawnError {
 impl SpawnError {
     /// Whether the agent is to blame, and not this machine: such a start counts as a crash.
     #[must_use]
-    pub const fn is_the_agents(&self) -> bool {
-        matches!(self, Self::Exec { .. } | Self::Timeout)
+    pub fn is_the_agents(&self) -> bool {
+        matches!(self, Self::Exec { .. } | Self::Timeout) && !self.leads_elsewhere()
+    }
+
+    /// True if a directory of the session has become a link.
+    fn leads_elsewhere(&self) -> bool {
+        let (Self::Setup { stage, error } | Self::Exec { stage, error, .. }) = self else { return false };
+        stage != EXEC && error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
     }
 
     /// What the gateway is told.
@@ -150,7 +151,7 @@ impl SpawnError {
         let code = match self {
             Self::Refused(refusal) => return refusal.clone(),
             Self::Store(_) => RefusalCode::StoreUnavailable,
-            Self::Place { .. } => RefusalCode::BadRequest,
+            Self::Setup { .. } | Self::Exec { .. } if self.leads_elsewhere() => RefusalCode::NotAuthorised,
             Self::LaunchDir(_)
             | Self::Io { .. }
             | Self::Control(_)
@@ -421,15 +422,24 @@ pub(crate) async fn fork<S: Sys>(
     stdio: &[OwnedFd; 3],
 ) -> Result<Bound, SpawnError> {
     let fds = [stdio[0].as_fd(), stdio[1].as_fd(), stdio[2].as_fd()];
-    control.send(&ToWrapper::Launch, &fds)?;
-    match said(context, child, control).await? {
+    // A wrapper that could not set things up may have ended before this: then it has said why.
+    let sent = control.send(&ToWrapper::Launch, &fds);
+    let heard = match said(context, child, control).await? {
+        // With the message unread, the end of the socket comes before what was said.
+        None => {
+            let mut words = control.last_words().into_iter();
+            words.find_map(|heard| heard.from(context.sys.as_ref(), child.handle()).ok()?.ok())
+        }
+        heard => heard,
+    };
+    match heard {
         Some(FromWrapper::Hello { wrapper_pid, adapter_pid }) => {
             verify(context, child.handle(), wrapper_pid, adapter_pid)
         }
         Some(FromWrapper::SetupFailed { errno, stage }) => {
             Err(SpawnError::Setup { stage, error: io::Error::from_raw_os_error(errno) })
         }
-        Some(_) | None => Err(SpawnError::Wrapper(Step::Hello)),
+        Some(_) | None => sent.map_err(SpawnError::from).and(Err(SpawnError::Wrapper(Step::Hello))),
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct Confinement {
     pub(crate) no_new_privs: bool,
     /// The ruleset to enforce.
     pub(crate) ruleset: Option<OwnedFd>,
+    /// The working directory is entered only by a path without links.
+    pub(crate) cwd_without_links: bool,
 }
 
 /// A user, ready for the calls that change to it.
@@ -72,6 +74,7 @@ pub(crate) fn prepare(confine: Confine) -> Result<Confinement, Fault> {
         // Without privileges, a ruleset can be enforced in no other way.
         no_new_privs: confine.no_new_privs || confine.landlock.is_some(),
         ruleset: confine.landlock.as_ref().map(ruleset).transpose()?,
+        cwd_without_links: confine.cwd_without_links,
     })
 }
 
@@ -150,8 +153,8 @@ fn ruleset(wanted: &Landlock) -> Result<OwnedFd, Fault> {
     Option::from(ruleset).ok_or(Fault::new(STAGE, libc::ENOSYS))
 }
 
-/// The supervisor resolved the links of roots; one that is there now was put there since, by somebody who wants to
-/// write where it leads.
+/// The gateway resolved the links of roots. One that is there now was put there since, by somebody who wants to write
+/// where it leads; nothing else resolves a root's name in between.
 fn open_root(path: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)

@@ -175,11 +175,32 @@ unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Resul
         if confinement.no_new_privs {
             did(Stage::NoNewPrivs, libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
         }
-        did(Stage::Chdir, libc::chdir(plan.cwd.as_ptr()))?;
+        enter(&plan.cwd, confinement.cwd_without_links)?;
         if let Some(ruleset) = &confinement.ruleset {
             did(Stage::Landlock, libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))?;
         }
         Ok(())
+    }
+}
+
+/// Enters the working directory, on request only by a path without links.
+///
+/// # Safety
+/// As [`become_adapter`].
+unsafe fn enter(cwd: &CStr, without_links: bool) -> Result<(), (Stage, i32)> {
+    // SAFETY: the path ends with NUL; all zeros is a valid `open_how`, of which as many bytes are read as there are.
+    unsafe {
+        if !without_links {
+            return did(Stage::Chdir, libc::chdir(cwd.as_ptr()));
+        }
+        let mut how: libc::open_how = std::mem::zeroed();
+        how.flags = u64::from((libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC).cast_unsigned());
+        how.resolve = libc::RESOLVE_NO_SYMLINKS;
+        let bytes = size_of::<libc::open_how>();
+        let fd = libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, cwd.as_ptr(), &raw mut how, bytes);
+        did(Stage::Chdir, fd)?;
+        // Closed by the exec.
+        did(Stage::Chdir, libc::fchdir(c_int::try_from(fd).unwrap_or(-1)))
     }
 }
 

@@ -132,7 +132,7 @@ pub struct Asker {
     pub gateway: GatewayInstanceId,
 }
 
-/// The directories of a start, free of links and of `..`.
+/// The directories of a start, as the gateway named them: free of links, which whoever opens them has the kernel check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
     /// The working directory, if the session has one.
@@ -172,6 +172,7 @@ pub fn confine(
         limits: tenant.limits.clone(),
         oom_score_adj: tenant.oom_score_adj,
         landlock: tenant.landlock.then(|| landlock(tenant, places)),
+        cwd_without_links: tenant.landlock || !tenant.roots.is_empty(),
     };
     let mut env = environment(tenant, account.is_some(), env);
     if let Some((name, home)) = account.filter(|_| changes).and_then(|account| account.entry.as_ref()) {

@@ -82,6 +82,7 @@ fn what_a_tenant_sets_is_set() {
         limits: vec![NOFILE],
         oom_score_adj: Some(500),
         landlock: Some(Landlock { write, scope: true }),
+        cwd_without_links: true,
     };
     let env =
         [("A", "v"), ("HOME", "/home/900"), ("USER", "user900"), ("LOGNAME", "user900"), ("TMPDIR", "/t")];

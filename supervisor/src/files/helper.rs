@@ -1,14 +1,17 @@
 //! One helper process: this program under the wrapper, spoken to over its standard streams.
 
-use super::{FRAMES_VERSION, HelperJob, HelperKey};
+use super::roots::RootsError;
+use super::{FRAMES_VERSION, HelperJob, Setting};
 use crate::confine::{self, confine};
 use crate::context::Context;
+use crate::core::lease::ProcessRecord;
 use crate::core::tenant::Places;
+use crate::core::verify::Life;
 use crate::handover::program;
 use crate::spawn::{SpawnError, Wrapper, fork, release, start_wrapper};
-use crate::sys::OpenProcess;
 use crate::sys::watch::{Child, Control};
-use acp_shared::files::{FilesError, FilesReply};
+use crate::sys::{OpenError, OpenProcess, Sys};
+use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{LAUNCH_VERSION, Launch};
 use acp_shared::protocol::FRAME_BYTES_MAX;
@@ -25,6 +28,12 @@ use tokio::net::unix::pipe;
 const SWEEP_MS: u64 = 3_600_000;
 /// After this time the end of a helper is called overdue in the log.
 const OVERDUE: Duration = Duration::from_secs(5);
+/// Interval of looks at a helper that outlived its wrapper.
+const GONE_POLL: Duration = Duration::from_millis(500);
+/// Largest answer of a helper, in bytes: [`acp_shared::files::READ_BYTES_MAX`] of text, or paths.
+const ANSWER_BYTES_MAX: usize = 11 * 1024 * 1024;
+/// Stage of the wrapper that opens the roots of a confined helper.
+const OPEN_ROOT: &str = "confine writes: open a root";
 /// The verb of this program that a helper runs.
 pub(super) const VERB: &str = "files-helper";
 
@@ -34,46 +43,63 @@ pub(super) struct Helper {
     /// Name of its launch directory; no lease has this id.
     id: LeaseId,
     gateway: GatewayInstanceId,
-    pid: i32,
+    /// The process below the wrapper, once it runs.
+    process: Option<ProcessRecord>,
     child: Child,
     control: Control,
     to: pipe::Sender,
     from: pipe::Receiver,
-    decoder: Decoder,
+}
+
+/// A helper that could not be started.
+#[derive(Debug)]
+pub(super) struct Unstarted {
+    /// Reason.
+    pub(super) error: FilesError,
+    /// Processes that were started for it.
+    pub(super) left: Option<Box<Helper>>,
 }
 
 impl Helper {
     /// Starts a helper as the user and within the bounds of the tenant.
-    pub(super) async fn start(context: Arc<Context>, key: HelperKey) -> Result<Self, FilesError> {
-        let (id, gateway) = (LeaseId::mint(), key.customer.gateway);
-        let started = Self::try_start(&context, id, key).await;
-        if started.is_err() {
-            remove(&context, gateway, id).await;
-        }
-        started.map_err(|error| match error {
-            SpawnError::Place { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                FilesError::NotFound
+    ///
+    /// # Errors
+    /// Reason, and what has still to be ended.
+    pub(super) async fn start(context: Arc<Context>, setting: Setting) -> Result<Self, Unstarted> {
+        let (id, gateway) = (LeaseId::mint(), setting.customer.gateway);
+        let (error, left) = match Self::try_start(&context, id, setting).await {
+            Ok((helper, None)) => return Ok(helper),
+            Ok((helper, Some(error))) => (error, Some(Box::new(helper))),
+            Err(error) => {
+                remove(&context, gateway, id).await;
+                (error, None)
             }
-            SpawnError::Place { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                FilesError::Denied
-            }
+        };
+        let error = match error {
+            SpawnError::Setup { stage, error } if stage == OPEN_ROOT => RootsError::from(error).0,
             SpawnError::Exec { program, stage, error } => FilesError::NoHelper {
                 message: format!(
                     "{program} ({stage}: {error}); the user that agents run as must be able to execute it"
                 ),
             },
             error => FilesError::NoHelper { message: error.refusal().message },
-        })
+        };
+        Err(Unstarted { error, left })
     }
 
-    async fn try_start(context: &Arc<Context>, id: LeaseId, key: HelperKey) -> Result<Self, SpawnError> {
-        let places = Places { cwd: None, roots: key.roots };
-        let confined = confine(context, key.customer, confine::Start { env: Vec::new(), places }).await?;
+    /// Starts a helper. An error beside it says that it is of no use.
+    async fn try_start(
+        context: &Arc<Context>,
+        id: LeaseId,
+        Setting { customer, roots }: Setting,
+    ) -> Result<(Self, Option<SpawnError>), SpawnError> {
+        let places = Places { cwd: None, roots };
+        let confined = confine(context, customer, confine::Start { env: Vec::new(), places }).await?;
         let program = program::own().to_string_lossy().into_owned();
         let launch = Launch {
             version: LAUNCH_VERSION,
             lease_id: id,
-            gateway_instance_id: key.customer.gateway,
+            gateway_instance_id: customer.gateway,
             argv: vec![program.clone(), VERB.to_owned(), FRAMES_VERSION.to_string()],
             env: Vec::new(),
             cwd: "/".to_owned(),
@@ -90,61 +116,100 @@ impl Helper {
             let bound = fork(context, &child, &control, &stdio).await?;
             context.add_root(bound.wrapper.pid);
             release(context, &child, &control, &program).await?;
-            Ok(bound.adapter.pid)
+            Ok(bound.adapter)
         };
-        let pid = tokio::time::timeout(within, steps).await.unwrap_or(Err(SpawnError::Timeout));
-        let (pid, failed) = match pid {
-            Ok(pid) => (pid, None),
-            Err(error) => (child.handle().pid(), Some(error)),
+        let bound = tokio::time::timeout(within, steps).await.unwrap_or(Err(SpawnError::Timeout));
+        let (process, failed) = match bound {
+            Ok(process) => (Some(process), None),
+            Err(error) => (None, Some(error)),
         };
-        let decoder = Decoder::new(FRAME_BYTES_MAX);
-        let helper = Self { id, gateway: key.customer.gateway, pid, child, control, to, from, decoder };
-        match failed {
-            None => Ok(helper),
-            Some(error) => {
-                tokio::spawn(helper.end(Arc::clone(context)));
-                Err(error)
-            }
-        }
+        let helper = Self { id, gateway: customer.gateway, process, child, control, to, from };
+        Ok((helper, failed))
     }
 
-    /// Pid of the helper, for logs.
-    pub(super) const fn pid(&self) -> i32 {
-        self.pid
+    /// The helper process; `None` for one that was never let go and has touched nothing.
+    pub(super) const fn process(&self) -> Option<ProcessRecord> {
+        self.process
     }
 
     /// Sends a job and waits for its answer. Not safe to cancel: the helper is of no use afterwards.
     ///
     /// # Errors
-    /// The helper has ended, or does not speak this version.
+    /// The helper has ended, does not speak this version, or somebody else writes into its pipe.
     pub(super) async fn exchange(&mut self, job: &HelperJob) -> io::Result<Result<FilesReply, FilesError>> {
         let frame = encode_frame(job, FRAME_BYTES_MAX).map_err(io::Error::other)?;
-        self.to.write_all(&frame).await?;
         let mut block = vec![0; 64 * 1024];
+        match self.from.try_read(&mut block) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => return Err(unasked()),
+            Err(error) => return Err(error),
+        }
+        self.to.write_all(&frame).await?;
+        let mut decoder = Decoder::new(ANSWER_BYTES_MAX);
         loop {
-            if let Some(answer) = self.decoder.pop().map_err(io::Error::other)? {
-                return Ok(answer);
-            }
             let count = self.from.read(&mut block).await?;
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            self.decoder.push(block.get(..count).unwrap_or_default());
+            if let Some(answer) = take_answer(&mut decoder, block.get(..count).unwrap_or_default(), &job.op)?
+            {
+                return Ok(answer);
+            }
         }
     }
 
-    /// Ends the helper: its pipes and its control socket are closed, upon which the wrapper kills it. Returns when it is gone.
+    /// Ends the helper: its pipes and its control socket are closed, upon which the wrapper kills it. Returns when the
+    /// process itself is gone, which may be later than its wrapper.
     pub(super) async fn end(self, context: Arc<Context>) {
-        let Self { id, gateway, pid, mut child, control, to, from, .. } = self;
+        let Self { id, gateway, process, mut child, control, to, from } = self;
         drop((control, to, from));
         let wrapper = child.handle().pid();
         if tokio::time::timeout(OVERDUE, child.ended()).await.is_err() {
+            let pid = process.map(|process| process.pid);
             tracing::error!(pid, wrapper, "file helper does not end; its file system does not answer");
             child.ended().await;
         }
         context.forget_child(wrapper);
         context.remove_root(wrapper);
         remove(&context, gateway, id).await;
+        if let Some(process) = process {
+            until_gone(&context, process).await;
+        }
+    }
+}
+
+fn unasked() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "an answer that was not asked for")
+}
+
+/// Takes what was read, and returns the answer once it is complete: one, of the kind of the operation.
+fn take_answer(
+    decoder: &mut Decoder,
+    bytes: &[u8],
+    op: &FilesOp,
+) -> io::Result<Option<Result<FilesReply, FilesError>>> {
+    decoder.push(bytes);
+    let answer: Option<Result<FilesReply, FilesError>> = decoder.pop().map_err(io::Error::other)?;
+    match &answer {
+        Some(_) if !decoder.is_empty() => Err(unasked()),
+        Some(Ok(reply)) if !reply.fits(op) => Err(unasked()),
+        Some(_) | None => Ok(answer),
+    }
+}
+
+/// Waits until a process has ended. What cannot be looked at counts as there.
+pub(super) async fn until_gone(context: &Context, process: ProcessRecord) {
+    let is_there = || match context.sys.open(process.pid) {
+        Err(OpenError::Gone) => false,
+        Err(OpenError::Io(_)) => true,
+        Ok(handle) => {
+            let ended = matches!(context.sys.glance(&handle).life, Life::Zombie | Life::Gone);
+            !ended && handle.record().is_none_or(|record| record == process)
+        }
+    };
+    while is_there() {
+        tokio::time::sleep(GONE_POLL).await;
     }
 }
 
@@ -164,4 +229,27 @@ fn streams() -> io::Result<([OwnedFd; 3], pipe::Sender, pipe::Receiver)> {
     let nothing = OwnedFd::from(std::fs::OpenOptions::new().write(true).open("/dev/null")?);
     let (to, from) = (pipe::Sender::from_owned_fd(in_write)?, pipe::Receiver::from_owned_fd(out_read)?);
     Ok(([in_read, out_write, nothing], to, from))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use acp_shared::files::READ_BYTES_MAX;
+
+    /// An agent of the same user may get hold of the pipe: what it writes there reaches no gateway.
+    #[test]
+    fn an_answer_that_does_not_fit_breaks_the_helper() {
+        let read = FilesOp::Read { path: "/a".into(), line: None, limit: None, bytes_max: 9 };
+        let frame = |reply: FilesReply| encode_frame(&Ok::<_, FilesError>(reply), FRAME_BYTES_MAX).unwrap();
+        let take = |bytes: &[u8]| take_answer(&mut Decoder::new(ANSWER_BYTES_MAX), bytes, &read);
+        let good = frame(FilesReply::Text("x".into()));
+        assert_eq!(take(&good).unwrap(), Some(Ok(FilesReply::Text("x".into()))));
+        assert_eq!(take(&good[..good.len() - 1]).unwrap(), None);
+        let largest = FilesReply::Text("x".repeat(crate::config::size(READ_BYTES_MAX)));
+        assert_eq!(take(&frame(largest.clone())).unwrap(), Some(Ok(largest)));
+        assert!(take(&frame(FilesReply::Written)).is_err(), "of another kind");
+        assert!(take(&[good.as_slice(), &[0]].concat()).is_err(), "more than one");
+        assert!(take(&33_000_000_u32.to_be_bytes()).is_err(), "too large");
+    }
 }

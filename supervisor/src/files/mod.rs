@@ -1,7 +1,7 @@
 //! File requests of gateways: queues, and the helper processes that serve them.
 //!
-//! One queue and at most one helper for each lease (or each look-up without a lease), so that a file system that
-//! hangs stalls one session. The owner puts a request into its queue and never waits. A helper is this program under
+//! One queue and at most one helper for each lease, so that a file system that hangs stalls one session, and one queue
+//! for a gateway's look-ups without a lease. The owner puts a request into its queue and never waits. A helper is this program under
 //! the wrapper, started with the user and the confinement of the tenant: it ends with its pipe, with its control
 //! socket, and with its wrapper, so none outlives the supervisor.
 
@@ -10,27 +10,30 @@ mod roots;
 pub(crate) mod serve;
 mod worker;
 
+use crate::config::size;
 use crate::confine::Customer;
 use crate::context::Context;
+use crate::core::lease::ProcessRecord;
 use crate::link::Responder;
 use acp_shared::files::{FilesOp, FilesRequest, FilesScope};
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::RefusalCode;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use worker::Worker;
 
 /// Version of [`HelperJob`] and of the answers: the program on disk may be another version than the one that runs.
 pub(crate) const FRAMES_VERSION: u32 = 1;
 /// Requests that wait for one helper.
 const QUEUED_MAX: usize = 64;
-/// Bytes of content that wait for all helpers of this supervisor.
+/// Bytes of requests that wait for all helpers of this supervisor.
 const QUEUED_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// Helpers of one gateway that belong to no lease.
-const TENANT_HELPERS_MAX: usize = 16;
 /// Delay after which a refused request is worth another attempt, in milliseconds.
 const RETRY_MS: u64 = 200;
 /// Time for which shutdown and upgrade wait for helpers; helpers end by themselves in any case.
@@ -45,11 +48,17 @@ pub(crate) struct HelperJob {
     pub(crate) op: FilesOp,
 }
 
-/// Identity of one helper.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Identity of a queue: one helper serves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct HelperKey {
-    customer: Customer,
+    gateway: GatewayInstanceId,
     scope: FilesScope,
+}
+
+/// User and directories of a helper, fixed at its start. A request for others needs another helper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Setting {
+    customer: Customer,
     /// Directories that the helper is confined to.
     roots: Vec<String>,
 }
@@ -57,16 +66,40 @@ struct HelperKey {
 /// A request in a queue.
 #[derive(Debug)]
 struct FilesJob {
+    setting: Setting,
     op: FilesOp,
     to: Responder,
     /// Share of [`QUEUED_BYTES_MAX`].
     _bytes: OwnedSemaphorePermit,
 }
 
+/// A queue with its worker.
+#[derive(Debug)]
+struct Queue {
+    jobs: mpsc::Sender<FilesJob>,
+    /// Cancelled at the end of the lease or of the supervisor.
+    end: CancellationToken,
+    /// Finished once no helper of the queue is left.
+    worker: JoinHandle<()>,
+}
+
+/// Helper of a lease that may still be there. After an upgrade no other one is started before it is gone.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HelperLeft {
+    gateway: GatewayInstanceId,
+    lease_id: LeaseId,
+    process: ProcessRecord,
+}
+
+/// Helpers of leases that may be there.
+type Running = Arc<Mutex<HashMap<HelperKey, ProcessRecord>>>;
+
 /// Queues of file requests.
 #[derive(Debug)]
 pub(crate) struct FileQueues {
-    queues: HashMap<HelperKey, mpsc::Sender<FilesJob>>,
+    queues: HashMap<HelperKey, Queue>,
+    running: Running,
     bytes: Arc<Semaphore>,
     workers: TaskTracker,
     stop: CancellationToken,
@@ -76,6 +109,7 @@ impl Default for FileQueues {
     fn default() -> Self {
         Self {
             queues: HashMap::new(),
+            running: Running::default(),
             bytes: Arc::new(Semaphore::new(QUEUED_BYTES_MAX)),
             workers: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -84,6 +118,14 @@ impl Default for FileQueues {
 }
 
 impl FileQueues {
+    /// Queues after an upgrade that left some helpers behind.
+    pub(crate) fn after(left: Vec<HelperLeft>) -> Self {
+        let key =
+            |left: &HelperLeft| HelperKey { gateway: left.gateway, scope: FilesScope::Lease(left.lease_id) };
+        let running = left.iter().map(|left| (key(left), left.process)).collect();
+        Self { running: Arc::new(Mutex::new(running)), ..Self::default() }
+    }
+
     /// Queues a request; the helper answers.
     pub(crate) fn ask(
         &mut self,
@@ -92,15 +134,16 @@ impl FileQueues {
         request: FilesRequest,
         to: Responder,
     ) {
-        let FilesRequest { scope, roots, op } = request;
-        let size = u32::try_from(op.content_bytes()).unwrap_or(u32::MAX);
+        let size = u32::try_from(request.bytes()).unwrap_or(u32::MAX);
         let Ok(bytes) = Arc::clone(&self.bytes).try_acquire_many_owned(size) else {
             return busy(to, "too many bytes wait to be written to files");
         };
-        let Some(queue) = self.queue(context, HelperKey { customer, scope, roots }) else {
+        let FilesRequest { scope, roots, op } = request;
+        let Some(jobs) = self.queue(context, HelperKey { gateway: customer.gateway, scope }) else {
             return busy(to, "too many file helpers of this gateway run");
         };
-        match queue.try_send(FilesJob { op, to, _bytes: bytes }) {
+        let setting = Setting { customer, roots };
+        match jobs.try_send(FilesJob { setting, op, to, _bytes: bytes }) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(job) | mpsc::error::TrySendError::Closed(job)) => {
                 busy(job.to, "too many file requests of this session wait");
@@ -110,32 +153,48 @@ impl FileQueues {
 
     /// The queue of a key; it gets a worker if it has none.
     fn queue(&mut self, context: &Arc<Context>, key: HelperKey) -> Option<mpsc::Sender<FilesJob>> {
-        // Workers close their queues before they end.
-        self.queues.retain(|_, queue| !queue.is_closed());
+        self.queues.retain(|_, queue| !queue.worker.is_finished());
         if let Some(queue) = self.queues.get(&key) {
-            return Some(queue.clone());
+            return Some(queue.jobs.clone());
         }
-        let others = |other: &&HelperKey| {
-            other.scope == FilesScope::Tenant && other.customer.gateway == key.customer.gateway
-        };
-        if key.scope == FilesScope::Tenant && self.queues.keys().filter(others).count() >= TENANT_HELPERS_MAX
-        {
+        // Living leases are bounded by the same numbers; a helper that does not end may outlive its lease.
+        let config = &context.config;
+        let of_gateway = self.queues.keys().filter(|other| other.gateway == key.gateway).count();
+        if of_gateway > size(config.leases_per_gateway_max) || self.queues.len() > size(config.leases_max) {
             return None;
         }
-        let (queue, jobs) = mpsc::channel(QUEUED_MAX);
-        self.queues.insert(key.clone(), queue.clone());
-        self.workers.spawn(worker::run(Arc::clone(context), key, jobs, self.stop.clone()));
-        Some(queue)
+        let ((jobs, queue), end) = (mpsc::channel(QUEUED_MAX), self.stop.child_token());
+        let worker = Worker::new(Arc::clone(context), key, Arc::clone(&self.running));
+        let worker = self.workers.spawn(worker.run(queue, (end.clone(), self.stop.clone())));
+        self.queues.insert(key, Queue { jobs: jobs.clone(), end, worker });
+        Some(jobs)
     }
 
-    /// Ends every helper: requests that were begun are answered as interrupted, others are refused.
-    pub(crate) async fn stop(self) {
+    /// Ends the helper of a lease that is ending. What waits is refused.
+    pub(crate) fn end(&self, lease_id: LeaseId) {
+        let of_lease = |key: &HelperKey| key.scope == FilesScope::Lease(lease_id);
+        for (_, queue) in self.queues.iter().filter(|(key, _)| of_lease(key)) {
+            queue.end.cancel();
+        }
+    }
+
+    /// Ends every helper: requests that were begun are answered as interrupted, others are refused. Returns the
+    /// helpers that do not end in time.
+    pub(crate) async fn stop(self) -> Vec<HelperLeft> {
         self.stop.cancel();
         self.workers.close();
         drop(self.queues);
         if tokio::time::timeout(STOP, self.workers.wait()).await.is_err() {
             tracing::warn!("file helpers do not end in time; they end with their control sockets");
         }
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = |(key, process): (&HelperKey, &ProcessRecord)| match key.scope {
+            FilesScope::Lease(lease_id) => {
+                Some(HelperLeft { gateway: key.gateway, lease_id, process: *process })
+            }
+            FilesScope::Tenant => None,
+        };
+        running.iter().filter_map(left).collect()
     }
 }
 

@@ -19,6 +19,7 @@ use std::path::{Component, Path, PathBuf};
 const LOOKUP_TRIES: usize = 128;
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+const NO_LINKS: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -64,9 +65,9 @@ pub(crate) struct Roots {
 
 #[derive(Debug)]
 struct Root {
-    /// As configured.
+    /// As the gateway named it: without links.
     named: PathBuf,
-    /// Without links: agents see their working directory like this.
+    /// The same without `.` and `..`.
     real: PathBuf,
     dir: OwnedFd,
 }
@@ -75,15 +76,14 @@ impl Roots {
     /// Opens the roots. The first one, the working directory, must be there; others that cannot be opened are left out.
     ///
     /// # Errors
-    /// The first root is no directory, or the system cannot confine paths.
+    /// The first root is no directory or its path has a link, or the system cannot confine paths.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, FilesError> {
         let open = |named: &PathBuf| {
             if !named.is_absolute() {
                 return Err(FilesError::BadPath.into());
             }
-            let dir = fs::open(named, DIR, Mode::empty())?;
-            // Said now rather than at the first request.
-            lookup(&dir, Path::new("."), DIR)?;
+            // The gateway resolved the links: one that is there now was put there to lead elsewhere.
+            let dir = fs::openat2(fs::CWD, named, DIR, Mode::empty(), NO_LINKS)?;
             let real = real_path(&dir)?;
             Ok(Root { named: named.clone(), real, dir })
         };
@@ -109,7 +109,7 @@ impl Roots {
     /// Replaces the content of a file. Directories that are missing are made.
     ///
     /// # Errors
-    /// [`FilesError`]; the old content is untouched then.
+    /// [`FilesError`]; the old content is untouched unless [`FilesError::is_uncertain`].
     pub(crate) fn write(&self, path: &str, content: &[u8]) -> Result<(), FilesError> {
         self.write_bytes(path, content).map_err(|error| error.0)
     }
@@ -334,8 +334,16 @@ fn replace(dir: &OwnedFd, name: &OsStr, target: Target, content: &[u8]) -> Outco
         let _ = fs::unlinkat(dir, &temporary, AtFlags::empty());
         return written;
     }
-    fs::fsync(dir)?;
-    Ok(())
+    settled(fs::fsync(dir))
+}
+
+/// The outcome of a rename whose directory was synced. The new content is in place: a failure is no certain one.
+fn settled(synced: Result<(), Errno>) -> Outcome<()> {
+    match synced {
+        // The file system keeps no directory that could be synced.
+        Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
+        Err(_) => Err(FilesError::Interrupted.into()),
+    }
 }
 
 fn fill(mut file: File, target: Target, content: &[u8]) -> Outcome<()> {

@@ -102,6 +102,20 @@ fn the_mode_of_a_file_stays_and_read_only_is_respected() {
 }
 
 #[test]
+fn a_rename_that_may_not_be_on_disk_is_uncertain() {
+    for (synced, want) in [
+        (Ok(()), Ok(())),
+        (Err(Errno::INVAL), Ok(())),
+        (Err(Errno::NOTSUP), Ok(())),
+        (Err(Errno::IO), Err(true)),
+        (Err(Errno::NOSPC), Err(true)),
+    ] {
+        let outcome = settled(synced).map_err(|error| error.0.is_uncertain());
+        assert_eq!(outcome, want, "{synced:?}");
+    }
+}
+
+#[test]
 fn nothing_leads_outside() {
     let place = Place::new();
     let (root, outside) = (&place.root, &place.outside);
@@ -172,11 +186,27 @@ fn links_that_stay_inside_are_followed() {
     );
 }
 
+/// The agent may own what lies above a root, and put a link in place of the root.
+#[test]
+fn a_root_that_became_a_link_is_refused() {
+    let place = Place::new();
+    let base = place.root.parent().unwrap();
+    std::fs::create_dir(place.outside.join("below")).unwrap();
+    std::fs::create_dir(place.root.join("below")).unwrap();
+    std::fs::rename(&place.root, base.join("moved")).unwrap();
+    symlink(&place.outside, &place.root).unwrap();
+    for root in [place.root.clone(), place.root.join("below")] {
+        assert_eq!(Roots::open(std::slice::from_ref(&root)).map(drop), Err(FilesError::Outside), "{root:?}");
+    }
+    assert_eq!(Roots::open(&["/proc/self/cwd".into()]).map(drop), Err(FilesError::Outside));
+    // A look-up follows links, for it is what makes a path canonical.
+    assert_eq!(resolve(place.root.to_str().unwrap()), Ok(place.outside.to_str().unwrap().to_owned()));
+}
+
 #[test]
 fn a_root_has_two_names_and_the_innermost_root_counts() {
     let place = Place::new();
-    let named = place.root.parent().unwrap().join("alias");
-    symlink(&place.root, &named).unwrap();
+    let named = place.outside.join("../root");
     std::fs::create_dir(place.root.join("inner")).unwrap();
     let roots = Roots::open(&[named.clone(), place.root.join("inner")]).unwrap();
     roots.write(named.join("x").to_str().unwrap(), b"x").unwrap();

@@ -6,6 +6,7 @@ use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::protocol::FRAME_BYTES_MAX;
 use acp_shared::wire::{Decoder, encode_frame};
 use rustix::fs::{Access, AtFlags, CWD, FileType};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,8 @@ pub(crate) fn run(version: u32) -> io::Result<()> {
         let why = format!("this program speaks version {FRAMES_VERSION} of file jobs, not {version}");
         return Err(io::Error::other(why));
     }
+    // Agents may have the same user: they are not to write into the pipes of this process.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     serve(&mut io::stdin().lock(), &mut io::stdout().lock())
 }
 

@@ -1,99 +1,137 @@
 //! The queue of one helper: serves requests one by one, starts the helper when it is needed and ends it when it is
 //! idle or does not answer.
 
-use super::helper::Helper;
-use super::{FilesJob, HelperJob, HelperKey};
+use super::helper::{Helper, Unstarted, until_gone};
+use super::{FilesJob, HelperJob, HelperKey, Running, Setting};
 use crate::context::Context;
-use crate::link::Responder;
+use crate::core::lease::ProcessRecord;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
 use acp_shared::protocol::{RefusalCode, Reply};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Idle time of a helper without a lease: a spawn makes a few look-ups in a row.
 const TENANT_IDLE: Duration = Duration::from_secs(1);
 /// Time for which a request waits for the end of an earlier helper.
 const ENDING: Duration = Duration::from_secs(2);
+/// Helpers of one gateway without a lease that may hang while a further one is started. They write nothing.
+const TENANT_HUNG_MAX: usize = 15;
 
 type Answer = Result<FilesReply, FilesError>;
 
 /// The helper of a queue.
 enum Slot {
     Empty,
-    Starting(JoinHandle<Result<Helper, FilesError>>),
+    Starting(JoinHandle<Result<Helper, Unstarted>>),
     Ready(Box<Helper>),
-    /// Killed, with its pid. The next helper starts after its end, because its last write could still be done.
-    Ending(i32, JoinHandle<()>),
 }
 
-struct Worker {
+/// Server of one queue.
+pub(super) struct Worker {
     context: Arc<Context>,
     key: HelperKey,
     slot: Slot,
-}
-
-/// Serves a queue until it has been idle for long enough, or `stop` is cancelled.
-pub(super) async fn run(
-    context: Arc<Context>,
-    key: HelperKey,
-    mut jobs: mpsc::Receiver<FilesJob>,
-    stop: CancellationToken,
-) {
-    let idle = match key.scope {
-        FilesScope::Lease(_) => Duration::from_millis(context.config.files_idle_ms),
-        FilesScope::Tenant => TENANT_IDLE,
-    };
-    let mut worker = Worker { context, key, slot: Slot::Empty };
-    loop {
-        let job = tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            job = timeout(idle, jobs.recv()) => job,
-        };
-        match job {
-            Ok(Some(job)) => worker.job(job, &stop).await,
-            Ok(None) => break,
-            // Closed first, so that a request that came just now is still served.
-            Err(_) => jobs.close(),
-        }
-    }
-    jobs.close();
-    while let Ok(job) = jobs.try_recv() {
-        refuse(job.to);
-    }
-    worker.end().await;
-}
-
-fn refuse(to: Responder) {
-    to.refuse(RefusalCode::ShuttingDown, "the supervisor is ending its file helpers; try again");
+    /// Setting of the helper in the slot.
+    setting: Option<Setting>,
+    /// Killed helpers that are not known to be gone. The last write of such a one could still be done.
+    ending: Vec<JoinHandle<()>>,
+    /// Helpers of all queues.
+    running: Running,
 }
 
 impl Worker {
-    async fn job(&mut self, job: FilesJob, stop: &CancellationToken) {
-        let FilesJob { op, to, _bytes } = job;
+    /// Worker of a queue whose helper may have been left behind by an upgrade.
+    pub(super) fn new(context: Arc<Context>, key: HelperKey, running: Running) -> Self {
+        let mut worker = Self { context, key, slot: Slot::Empty, setting: None, ending: Vec::new(), running };
+        let left = worker.running().get(&key).copied();
+        if let Some(left) = left {
+            let context = Arc::clone(&worker.context);
+            worker.ending.push(tokio::spawn(async move { until_gone(&context, left).await }));
+        }
+        worker
+    }
+
+    /// Serves a queue until it has been idle for long enough and its helper is gone, or `end` is cancelled.
+    pub(super) async fn run(
+        mut self,
+        mut jobs: mpsc::Receiver<FilesJob>,
+        (end, stop): (CancellationToken, CancellationToken),
+    ) {
+        let idle = match self.key.scope {
+            FilesScope::Lease(_) => Duration::from_millis(self.context.config.files_idle_ms),
+            FilesScope::Tenant => TENANT_IDLE,
+        };
+        loop {
+            let job = tokio::select! {
+                biased;
+                () = end.cancelled() => break,
+                job = jobs.recv() => job,
+                // Closed only now that no helper is left: until then nobody else serves this queue. A request that
+                // came just now is still served.
+                () = self.rest(idle) => {
+                    jobs.close();
+                    continue;
+                }
+            };
+            let Some(job) = job else { break };
+            self.serve(job, &end).await;
+        }
+        jobs.close();
+        while let Ok(job) = jobs.try_recv() {
+            if stop.is_cancelled() {
+                let why = "the supervisor is ending its file helpers; try again";
+                job.to.refuse(RefusalCode::ShuttingDown, why);
+            } else {
+                job.to.refuse(RefusalCode::LeaseEnded, "the lease is ending");
+            }
+        }
+        self.dismiss();
+        self.gone().await;
+    }
+
+    /// Ends the helper after an idle time. Returns when none is left. Safe to cancel.
+    async fn rest(&mut self, idle: Duration) {
+        if self.ending.is_empty() || !matches!(self.slot, Slot::Empty) {
+            sleep(idle).await;
+            self.dismiss();
+        }
+        self.gone().await;
+    }
+
+    async fn serve(&mut self, job: FilesJob, end: &CancellationToken) {
+        let FilesJob { setting, op, to, _bytes } = job;
         // Its client has gone and may have settled the request already: what was not begun never is.
         if to.link().end().is_cancelled() {
             return;
         }
         let within_ms = self.context.config.files_request_ms;
         let until = Instant::now() + Duration::from_millis(within_ms);
+        if self.setting.as_ref() != Some(&setting) {
+            self.dismiss();
+            self.setting = Some(setting.clone());
+        }
         let answer = tokio::select! {
             biased;
-            answer = self.serve(op, until, within_ms) => answer,
-            () = stop.cancelled() => Err(FilesError::Interrupted),
+            answer = self.answer(setting, op, until, within_ms) => answer,
+            () = end.cancelled() => Err(FilesError::Interrupted),
         };
         to.answer(Ok(Reply::Files(answer)));
     }
 
-    async fn serve(&mut self, op: FilesOp, until: Instant, within_ms: u64) -> Answer {
+    async fn answer(&mut self, setting: Setting, op: FilesOp, until: Instant, within_ms: u64) -> Answer {
         loop {
             match &mut self.slot {
                 Slot::Empty => {
-                    let start = Helper::start(Arc::clone(&self.context), self.key.clone());
+                    if !self.has_room().await {
+                        let message = "an earlier one does not end: its file system does not answer";
+                        return Err(FilesError::NoHelper { message: message.to_owned() });
+                    }
+                    let start = Helper::start(Arc::clone(&self.context), setting.clone());
                     self.slot = Slot::Starting(tokio::spawn(start));
                 }
                 Slot::Starting(starting) => {
@@ -102,29 +140,26 @@ impl Worker {
                         return Err(FilesError::NoHelper { message });
                     };
                     self.slot = Slot::Empty;
-                    let started = started
-                        .unwrap_or_else(|panic| Err(FilesError::NoHelper { message: panic.to_string() }))?;
-                    self.slot = Slot::Ready(Box::new(started));
-                }
-                Slot::Ending(pid, ending) => {
-                    if timeout(ENDING, ending).await.is_err() {
-                        let message = format!(
-                            "an earlier one, process {pid}, does not end: its file system does not answer"
-                        );
-                        return Err(FilesError::NoHelper { message });
+                    match started {
+                        Ok(Ok(helper)) => self.take(helper),
+                        Ok(Err(Unstarted { error, left })) => {
+                            left.into_iter().for_each(|helper| self.end(*helper));
+                            return Err(error);
+                        }
+                        Err(panic) => return Err(FilesError::NoHelper { message: panic.to_string() }),
                     }
-                    self.slot = Slot::Empty;
                 }
                 Slot::Ready(helper) => {
-                    let job = HelperJob { roots: self.key.roots.clone(), op };
+                    let job = HelperJob { roots: setting.roots, op };
+                    let pid = helper.process().map(|process| process.pid);
                     let answer = match timeout_at(until, helper.exchange(&job)).await {
                         Ok(Ok(answer)) => return answer,
                         Ok(Err(error)) => {
-                            tracing::warn!(pid = helper.pid(), %error, "file helper ended unexpectedly");
+                            tracing::warn!(pid, %error, "file helper ended unexpectedly");
                             Err(FilesError::Interrupted)
                         }
                         Err(_) => {
-                            tracing::warn!(pid = helper.pid(), within_ms, ?job, "file helper did not answer");
+                            tracing::warn!(pid, within_ms, ?job, "file helper did not answer");
                             Err(FilesError::TimedOut { within_ms })
                         }
                     };
@@ -135,24 +170,61 @@ impl Worker {
         }
     }
 
-    /// Begins the end of a helper that runs.
+    fn take(&mut self, helper: Helper) {
+        if let Some(process) = helper.process() {
+            self.running().insert(self.key, process);
+        }
+        self.slot = Slot::Ready(Box::new(helper));
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<HelperKey, ProcessRecord>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits a moment until a helper may be started: beside none for a lease, so that inspection sees each write.
+    async fn has_room(&mut self) -> bool {
+        let hung_max = match self.key.scope {
+            FilesScope::Lease(_) => 0,
+            FilesScope::Tenant => TENANT_HUNG_MAX,
+        };
+        self.ending.retain(|ending| !ending.is_finished());
+        self.ending.len() <= hung_max || timeout(ENDING, self.gone()).await.is_ok()
+    }
+
+    /// Begins the end of the helper.
     fn dismiss(&mut self) {
-        if let Slot::Ready(helper) = std::mem::replace(&mut self.slot, Slot::Empty) {
-            let pid = helper.pid();
-            self.slot = Slot::Ending(pid, tokio::spawn(helper.end(Arc::clone(&self.context))));
+        match std::mem::replace(&mut self.slot, Slot::Empty) {
+            Slot::Empty => {}
+            Slot::Starting(starting) => {
+                let context = Arc::clone(&self.context);
+                self.ending.push(tokio::spawn(async move {
+                    let helper = match starting.await {
+                        Ok(Ok(helper)) => Some(Box::new(helper)),
+                        Ok(Err(Unstarted { left, .. })) => left,
+                        Err(_) => None,
+                    };
+                    if let Some(helper) = helper {
+                        helper.end(context).await;
+                    }
+                }));
+            }
+            Slot::Ready(helper) => self.end(*helper),
         }
     }
 
-    async fn end(self) {
-        match self.slot {
-            Slot::Empty => {}
-            Slot::Starting(starting) => {
-                if let Ok(Ok(helper)) = starting.await {
-                    helper.end(self.context).await;
-                }
-            }
-            Slot::Ready(helper) => helper.end(self.context).await,
-            Slot::Ending(_, ending) => drop(ending.await),
+    fn end(&mut self, helper: Helper) {
+        self.ending.push(tokio::spawn(helper.end(Arc::clone(&self.context))));
+    }
+
+    /// Waits until no helper is left that was killed. Safe to cancel.
+    async fn gone(&mut self) {
+        while let Some(last) = self.ending.last_mut() {
+            // A panic is in the log.
+            drop(last.await);
+            self.ending.pop();
+        }
+        if matches!(self.slot, Slot::Empty) {
+            self.running().remove(&self.key);
         }
     }
 }

@@ -217,7 +217,7 @@ impl Owner {
             drop(door.await);
         }
         self.let_go(asker.link(), events).await;
-        std::mem::take(&mut self.files).stop().await;
+        let helpers = std::mem::take(&mut self.files).stop().await;
         let mut tasks = HashMap::new();
         for (id, verdict) in paused {
             let (to, state) = oneshot::channel();
@@ -233,7 +233,7 @@ impl Owner {
         }
         let Standing { lock, listener, to_remove } = ground.standing;
         let mut head = self.head(Passed::new(lock), Passed::new(listener), to_remove);
-        head.left = left;
+        (head.left, head.helpers) = (left, helpers);
         let (entries, ended) = self.entries(tasks).await;
         let handover = Handover { head, entries };
         Some(Frozen { handover, ended, program, args: ground.args, asker })
@@ -332,6 +332,7 @@ impl Owner {
             kept_until_ms: self.pending.kept_until_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
             crashes: self.backoff.crashes(),
             stops: u32::from(self.stopping) + u32::from(self.hurried),
+            helpers: Vec::new(),
             wall_at_start_ms: Some(context.wall_at_start_ms),
             ended_seen_ms: Some(
                 self.leases.iter().filter_map(|(id, entry)| Some((*id, entry.ended_seen_ms?))).collect(),

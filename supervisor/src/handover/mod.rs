@@ -34,6 +34,7 @@ use crate::core::backoff::{Agent, Crashes};
 use crate::core::ladder::{Abilities, Holding};
 use crate::core::lease::Lease;
 use crate::core::stop::Stop;
+use crate::files::HelperLeft;
 use crate::relay::RelayState;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,9 @@ pub(crate) struct Head {
     pub(crate) crashes: Vec<(Agent, Crashes)>,
     /// How often an end was asked for meanwhile.
     pub(crate) stops: u32,
+    /// File helpers that did not end in time. Left out where there is none, for older images.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) helpers: Vec<HelperLeft>,
     /// What the wall clock said when the supervisor started.
     #[serde(default)]
     pub(crate) wall_at_start_ms: Option<u64>,

@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::core::admit::Policy;
 use crate::core::lease::Lease;
 use crate::entry::Entry;
+use crate::files::FileQueues;
 use crate::handle::spawn::COMMANDS_QUEUED_MAX;
 use crate::lease_task;
 use crate::owner::Owner;
@@ -96,6 +97,7 @@ impl Owner {
         owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
         owner.pending.kept_until_ms = head.kept_until_ms.into_iter().collect();
         owner.backoff.recall(head.crashes);
+        owner.files = FileQueues::after(head.helpers);
         for entry in entries {
             let id = entry.lease.lease_id;
             owner.leases.insert(id, revive(context, entry));

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 type Answer = Result<FilesReply, FilesError>;
 
-/// Running file helpers of a gateway. Their wrappers are told apart by their arguments.
+/// Running file helpers of a gateway. Their wrappers are told apart by their arguments, and tell of whom they are: a
+/// helper's own environment can be read by root alone.
 pub(crate) fn helpers(gateway: GatewayInstanceId) -> Vec<i32> {
     let needle = format!("OPENCLAW_GATEWAY_INSTANCE_ID={gateway}");
     let read = |pid: i32, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
@@ -25,9 +26,16 @@ pub(crate) fn helpers(gateway: GatewayInstanceId) -> Vec<i32> {
         let is_helper = read(*pid, "cmdline").split(|b| *b == 0).any(|arg| arg == b"files-helper");
         is_helper
             && runs(*pid)
-            && read(*pid, "environ").split(|b| *b == 0).any(|var| var == needle.as_bytes())
+            && read(wrapper(*pid), "environ").split(|b| *b == 0).any(|var| var == needle.as_bytes())
     })
     .collect()
+}
+
+/// The parent of a helper; 0 of none.
+fn wrapper(helper: i32) -> i32 {
+    let status = std::fs::read_to_string(format!("/proc/{helper}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    line.map_or(0, |pid| pid.trim().parse().unwrap())
 }
 
 pub(crate) fn request(scope: FilesScope, root: &Path, op: FilesOp) -> Request {
@@ -102,6 +110,25 @@ async fn one_helper_serves_a_lease_and_ends_when_it_is_idle() {
     eventually("nothing of them is left on disk", || std::fs::read_dir(&left).unwrap().next().is_none());
 }
 
+/// The agent puts a link in place of its project: nothing is read or written where it leads.
+#[tokio::test]
+async fn a_root_that_became_a_link_leads_nowhere() {
+    let host = Host::new();
+    let mut gateway = host.gateway().connect().await;
+    let session = Session::new(&mut gateway).await;
+    let target = tempfile::tempdir().unwrap();
+    std::fs::write(target.path().join("a"), "private").unwrap();
+    assert_eq!(session.ask(&mut gateway, session.write("a", "mine")).await, Ok(FilesReply::Written));
+    std::fs::rename(session.dir.path(), session.dir.path().with_extension("moved")).unwrap();
+    symlink(target.path(), session.dir.path()).unwrap();
+    for body in [session.read("a"), session.write("a", "x"), session.write("b", "x")] {
+        assert_eq!(session.ask(&mut gateway, body).await, Err(FilesError::Outside));
+    }
+    assert_eq!(std::fs::read_to_string(target.path().join("a")).unwrap(), "private");
+    assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 1);
+    std::fs::remove_dir_all(session.dir.path().with_extension("moved")).unwrap();
+}
+
 #[tokio::test]
 async fn who_may_not_use_files_is_refused() {
     let host = Host::new();
@@ -143,6 +170,81 @@ async fn a_helper_that_does_not_answer_stalls_its_own_session_only() {
     assert_eq!(stalled.ask(&mut gateway, stalled.read("a")).await, Ok(FilesReply::Text("old".into())));
 }
 
+/// One helper for each lease, whatever its requests name.
+#[tokio::test]
+async fn requests_with_other_roots_share_one_helper() {
+    let host = Host::new();
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let session = Session::new(&mut gateway).await;
+    let mut asked = Vec::new();
+    for n in 0..12 {
+        let root = session.dir.path().join(n.to_string());
+        std::fs::create_dir(&root).unwrap();
+        let op = FilesOp::Write { path: session.path(&format!("{n}/a")), content: b"x".to_vec() };
+        asked.push(gateway.send(request(FilesScope::Lease(session.lease_id), &root, op)).await);
+    }
+    for id in asked {
+        assert_eq!(answer(gateway.reply(id).await.unwrap()), Ok(FilesReply::Written));
+        assert!(helpers(identity.id).len() <= 1);
+    }
+    assert_eq!(helpers(identity.id).len(), 1);
+    let helper = helpers(identity.id)[0];
+    // Its pipes are out of reach for agents of its user.
+    let owner =
+        std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(format!("/proc/{helper}/fd")).unwrap());
+    assert_eq!(owner, 0);
+}
+
+/// H3: while a helper is not known to be gone no other one is started for its lease, idle time or not.
+#[tokio::test]
+async fn no_helper_is_started_beside_one_that_does_not_end() {
+    let host = Host::with_config("files_request_ms = 1000\nfiles_idle_ms = 200");
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let session = Session::new(&mut gateway).await;
+    let [first, second] = ["a", "b"].map(|name| session.write(name, "x"));
+    // A stopped wrapper does not end its helper, as with a file system that does not answer.
+    let waits = gateway.send(first).await;
+    assert_eq!(answer(gateway.reply(waits).await.unwrap()), Ok(FilesReply::Written));
+    let helper = helpers(identity.id)[0];
+    let above = wrapper(helper);
+    kill(helper, Signal::STOP);
+    kill(above, Signal::STOP);
+    assert_eq!(session.ask(&mut gateway, second).await, Err(FilesError::TimedOut { within_ms: 1000 }));
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        let refused = session.ask(&mut gateway, session.read("a")).await;
+        assert!(matches!(refused, Err(FilesError::NoHelper { .. })), "{refused:?}");
+        assert_eq!(helpers(identity.id), [helper]);
+    }
+    kill(above, Signal::CONT);
+    eventually("it is killed", || !runs(helper));
+    assert_eq!(session.ask(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("x".into())));
+}
+
+/// What waits when a lease ends is not done after its end, and its helper is not left.
+#[tokio::test]
+async fn the_end_of_a_lease_ends_its_helper_and_what_waits_for_it() {
+    let host = Host::with_config("files_request_ms = 20000");
+    let identity = host.gateway();
+    let mut gateway = identity.connect().await;
+    let session = Session::new(&mut gateway).await;
+    assert_eq!(session.ask(&mut gateway, session.write("a", "old")).await, Ok(FilesReply::Written));
+    let helper = helpers(identity.id)[0];
+    kill(helper, Signal::STOP);
+    let first = gateway.send(session.write("a", "new")).await;
+    let second = gateway.send(session.write("b", "new")).await;
+    gateway.close(session.lease_id).await;
+    gateway.state(session.lease_id, acp_shared::protocol::LeaseState::Closed).await;
+    // It may be dead by now.
+    drop(std::process::Command::new("kill").args(["-CONT", &helper.to_string()]).output());
+    assert_eq!(answer(gateway.reply(first).await.unwrap()), Err(FilesError::Interrupted));
+    assert_eq!(gateway.reply(second).await.unwrap_err().code, RefusalCode::LeaseEnded);
+    eventually("no helper is left", || helpers(identity.id).is_empty());
+    assert!(!session.dir.path().join("b").exists());
+}
+
 /// No helper outlives the supervisor, whatever it is doing; nor the wrapper that it runs under.
 #[tokio::test]
 async fn helpers_end_with_the_supervisor_and_with_their_wrapper() {
@@ -155,9 +257,7 @@ async fn helpers_end_with_the_supervisor_and_with_their_wrapper() {
     }
     let all = helpers(identity.id);
     assert_eq!(all.len(), 2);
-    let stat = std::fs::read_to_string(format!("/proc/{}/status", all[0])).unwrap();
-    let wrapper = stat.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap();
-    kill(wrapper, Signal::KILL);
+    kill(wrapper(all[0]), Signal::KILL);
     eventually("a helper ends with its wrapper", || !runs(all[0]));
     // Its request finds that out, and the next one has a new helper.
     let mut again = Err(FilesError::Interrupted);
@@ -185,6 +285,8 @@ async fn an_upgrade_ends_helpers_and_files_are_served_after_it() {
     let before = helpers(identity.id);
     kill(before[0], Signal::STOP);
     gateway.send(session.write("a", "new")).await;
+    // It cannot be ended before the new image takes over.
+    kill(wrapper(before[0]), Signal::STOP);
     let done = host.json(&["upgrade"]);
     assert_eq!(done["error"], serde_json::Value::Null, "{done}");
     eventually("the helper has ended", || !runs(before[0]));

@@ -281,7 +281,8 @@ fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
     let link = work_a.join("link");
     std::os::unix::fs::symlink(&work_b, &link).unwrap();
     let astray = Spawn { cwd: link.to_str().unwrap().into(), ..within(agent(&["cat"]), &work_a) };
-    assert_eq!(a.call(Request::Spawn(astray)).unwrap_err().code, RefusalCode::NotAuthorised);
+    let refused = a.call(Request::Spawn(astray)).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::NotAuthorised, "{refused}");
     b.spawn(&within(agent(&["cat", "-"]), &work_b));
     let third = b.call(Request::Spawn(within(agent(&["cat"]), &work_b))).unwrap_err();
     assert_eq!(third.code, RefusalCode::QuotaExceeded);
@@ -342,7 +343,9 @@ fn files_are_written_as_the_tenants_user() {
     assert_eq!(of_others, Ok(Reply::Files(Err(FilesError::Denied))));
     let own = b.call(request(FilesScope::Tenant, &other, read(private)));
     assert_eq!(own, Ok(Reply::Files(Err(FilesError::Denied))), "the file is root's");
-    let own = b.call(request(FilesScope::Tenant, &other, write(&other.join("mine"))));
+    let spec = agent(&["cat"]);
+    b.spawn(&spec);
+    let own = b.call(request(FilesScope::Lease(spec.lease_id), &other, write(&other.join("mine"))));
     assert_eq!(own, Ok(Reply::Files(Ok(FilesReply::Written))));
     assert_eq!(std::fs::metadata(other.join("mine")).unwrap().uid(), RUNS_B);
 }

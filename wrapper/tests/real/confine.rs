@@ -322,6 +322,24 @@ fn what_cannot_hold_is_refused_before_anything_runs() {
     }
 }
 
+/// What the agent may swap for a link is entered only as what it was.
+#[test]
+fn a_working_directory_that_became_a_link_is_not_entered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (real, link) = (dir.path().canonicalize().unwrap(), dir.path().join("link"));
+    std::os::unix::fs::symlink("/", &link).unwrap();
+    let confine = Confine { cwd_without_links: true, ..Confine::default() };
+    let mut launch = confined("pwd -P; ls /proc/self/fd | tail -n 1", confine);
+    launch.cwd = real.to_str().unwrap().to_owned();
+    // The last descriptor is the one that `ls` reads: that of the directory was closed.
+    assert_eq!(says(&launch), format!("{}\n3\n", real.display()));
+    for below in ["", "/tmp"] {
+        launch.cwd = format!("{}{below}", link.display());
+        let rig = Rig::start(&launch);
+        assert_eq!(rig.hear_failed_exec(), (libc::ELOOP, "chdir".to_owned()), "{below:?}");
+    }
+}
+
 /// A wrapper that is not root says so instead of running the adapter as itself.
 #[test]
 fn only_root_runs_as_another_user() {
