@@ -20,6 +20,8 @@ pub const LAUNCH_FILE: &str = "launch.json";
 pub const LAUNCH_VERSION: u16 = 1;
 /// The largest control message, in bytes.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
+/// Stage of a failed setup in which a directory of [`Landlock::write`] could not be opened.
+pub const STAGE_OPEN_ROOT: &str = "confine writes: open a root";
 /// How many descriptors come with [`ToWrapper::Launch`]: the adapter's stdin, stdout and stderr, in this order.
 pub const LAUNCH_FDS: usize = 3;
 

@@ -2,7 +2,7 @@
 //! apply it. What cannot hold is refused here; nothing runs with less confinement than was asked for.
 
 use crate::fault::{During, Fault};
-use acp_shared::launch::{Confine, Landlock, Resource, ResourceLimit, RunAs};
+use acp_shared::launch::{Confine, Landlock, Resource, ResourceLimit, RunAs, STAGE_OPEN_ROOT};
 use landlock::{
     ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
     RulesetCreatedAttr, RulesetError, Scope,
@@ -140,7 +140,7 @@ fn ruleset(wanted: &Landlock) -> Result<OwnedFd, Fault> {
         if !root.starts_with('/') {
             return Err(Fault::new("confine writes: a root is not absolute", libc::EINVAL));
         }
-        let root = open_root(root).during("confine writes: open a root")?;
+        let root = open_root(root).during(STAGE_OPEN_ROOT)?;
         ruleset = allow(ruleset, root)?;
     }
     for device in DEVICES {

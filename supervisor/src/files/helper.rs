@@ -13,7 +13,7 @@ use crate::sys::watch::{Child, Control};
 use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
-use acp_shared::launch::{LAUNCH_VERSION, Launch};
+use acp_shared::launch::{LAUNCH_VERSION, Launch, STAGE_OPEN_ROOT};
 use acp_shared::protocol::FRAME_BYTES_MAX;
 use acp_shared::wire::{Decoder, encode_frame};
 use std::io;
@@ -32,8 +32,6 @@ const OVERDUE: Duration = Duration::from_secs(5);
 const GONE_POLL: Duration = Duration::from_millis(500);
 /// Largest answer of a helper, in bytes: [`acp_shared::files::READ_BYTES_MAX`] of text, or paths.
 const ANSWER_BYTES_MAX: usize = 11 * 1024 * 1024;
-/// Stage of the wrapper that opens the roots of a confined helper.
-const OPEN_ROOT: &str = "confine writes: open a root";
 /// The verb of this program that a helper runs.
 pub(super) const VERB: &str = "files-helper";
 
@@ -76,7 +74,7 @@ impl Helper {
             }
         };
         let error = match error {
-            SpawnError::Setup { stage, error } if stage == OPEN_ROOT => RootsError::from(error).0,
+            SpawnError::Setup { stage, error } if stage == STAGE_OPEN_ROOT => RootsError::from(error).0,
             SpawnError::Exec { program, stage, error } => FilesError::NoHelper {
                 message: format!(
                     "{program} ({stage}: {error}); the user that agents run as must be able to execute it"

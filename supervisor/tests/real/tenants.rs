@@ -336,6 +336,12 @@ fn files_are_written_as_the_tenants_user() {
     // Neither another tenant's directory nor a root outside of its own roots.
     let refused = ask(scope, &other, write(&other.join("x")));
     assert!(matches!(refused, Err(FilesError::NoHelper { .. })), "{refused:?}");
+    // Nor a link that leads there, whoever opens it first.
+    let (link, none) = (work.join("link"), work.join("none"));
+    std::os::unix::fs::symlink(&other, &link).unwrap();
+    assert_eq!(ask(scope, &link, write(&link.join("x"))), Err(FilesError::Outside));
+    assert_eq!(ask(scope, &none, write(&none.join("x"))), Err(FilesError::NotFound));
+    assert!(!other.join("x").exists());
     // Without roots of its own a tenant is still only its user.
     let private = text(&other.join("private"));
     let read = |path: String| FilesOp::Read { path, line: None, limit: None, bytes_max: 9 };
