@@ -72,10 +72,10 @@ fn servers_are_given_again_after_a_restart_and_their_secrets_are_not_shown() {
     assert_eq!(last(&house, "session/resume")["mcpServers"], new["mcpServers"]);
 
     // An agent that repeats what it was given. The prompt holds it in another spelling.
-    let repeats = r#"error_data -32000 {"details": "no \u0068idden-session at \u0068idden-agent"}"#;
-    let failed = house.prompt(&key, repeats);
-    let error = failed.last().unwrap()["error"].to_string();
-    assert!(error.contains("no *** at ***"), "{error}");
+    let repeats = r#"error_data -32603 {"details": "no \u0068idden-session at \u0068idden-agent"}"#;
+    let failed = house.cli(&["prompt", &key, repeats]);
+    assert_eq!(failed.code, Some(1), "{failed:#?}");
+    assert!(failed.stdout.contains("no *** at ***"), "{failed:#?}");
 
     let show = house.verb(&["sessions", "show", &key]);
     assert_eq!(show["mcp_servers"][0]["name"], "own", "{show}");
