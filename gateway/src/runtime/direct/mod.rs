@@ -37,6 +37,8 @@ mod lens_tests;
 #[cfg(test)]
 mod open_tests;
 #[cfg(test)]
+mod requests_tests;
+#[cfg(test)]
 pub(crate) mod tests;
 
 use crate::core::event::{EventKind, NewEvent};

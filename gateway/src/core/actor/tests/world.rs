@@ -569,12 +569,8 @@ impl World {
         assert_eq!(said, want, "every chunk once, in order");
         assert!(self.rows.runs.iter().all(|run| run.state == RunState::Completed));
         assert_eq!(self.rows.runs.len(), prompts);
-        let arrived: Vec<&String> = self
-            .processes
-            .values()
-            .flat_map(|process| &process.stdin)
-            .filter(|text| text.starts_with("prompt"))
-            .collect();
+        let stdin = self.stdin();
+        let arrived: Vec<&String> = stdin.iter().filter(|text| text.starts_with("prompt")).collect();
         let want: Vec<String> = (0..prompts).map(|p| format!("prompt prompt {p}\n")).collect();
         assert_eq!(arrived, want.iter().collect::<Vec<_>>(), "every prompt once, in order");
         assert_eq!(self.processes.len(), 1, "one process");
