@@ -1,5 +1,5 @@
 //! A model on loopback, so that real agents can run without any other network: the OpenAI chat interface and Google's
-//! GenerateContent ([`generate`]), streaming or not, with tool calls. What it answers stands in the prompt ([`script`]); what was asked, and
+//! GenerateContent (`generate.rs`), streaming or not, with tool calls. What it answers stands in the prompt ([`script`]); what was asked, and
 //! whether the agent hung up before the end, is kept for the test (`GET /log`).
 
 mod generate;

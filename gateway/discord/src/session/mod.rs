@@ -3,7 +3,7 @@
 //! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO, then RESUME or
 //! IDENTIFY, heartbeats, and another connection after each one that ended. Every connection has [`ANSWER_WITHIN`] to
 //! READY or RESUMED; then it is ended, and a new session is identified. The address is asked for by `ask` and judged by
-//! [`Base::gateway`], that of RESUME too. Nothing that takes events holds up a heartbeat: the queue ([`pipe`]) is
+//! [`Base::gateway`], that of RESUME too. Nothing that takes events holds up a heartbeat: the queue (`pipe`) is
 //! bounded and drops.
 //!
 //! Shards: as many as the service asks for, all in this process, each a task; they identify one after the other
