@@ -27,7 +27,7 @@ pub(crate) struct Lookup {
     pub(crate) directories: BTreeSet<String>,
 }
 
-/// Answers to a [`Lookup`]. What was not looked up is not there.
+/// Answers to a [`Lookup`]. A name that was not looked up counts as missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     /// Absolute paths of the programs that are there and may be executed, by name.

@@ -39,7 +39,7 @@ pub(crate) struct Serving {
     pub(crate) roots: Vec<String>,
     /// The environment that commands start with.
     pub(crate) env: Vec<(String, String)>,
-    /// Whether it must not be begun any more.
+    /// True once the request is recalled: nothing of it is begun after that.
     pub(crate) recalled: Arc<AtomicBool>,
 }
 

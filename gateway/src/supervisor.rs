@@ -473,7 +473,7 @@ const fn message(epoch: Option<u64>, id: u64, body: Request) -> ToSupervisor {
     }
 }
 
-/// What this gateway says of itself when it connects. As a gateway it needs the marks of protocol 2.
+/// Hello of this gateway. As a gateway it needs the marks of protocol 2.
 pub(crate) fn hello(role: Role) -> Hello {
     let version_min = match role {
         Role::Gateway { .. } => VERSION_MARKS,

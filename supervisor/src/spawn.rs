@@ -215,7 +215,7 @@ pub async fn start<S: Sys>(
     Ok(Started { child, control, ours, theirs, unlimited })
 }
 
-/// A running wrapper. It forks nothing before its first message.
+/// A running wrapper. The wrapper forks nothing before its first message.
 #[derive(Debug)]
 pub(crate) struct Wrapper<S: Sys = Linux> {
     /// The process.

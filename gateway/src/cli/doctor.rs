@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// How long a service may take to answer.
 const ANSWER_MS: u64 = 5_000;
-/// How long a gateway may take to list its agents: it waits for its supervisor.
+/// Deadline for a list of agents, in milliseconds: the gateway waits for its supervisor.
 const AGENTS_MS: u64 = 8_000;
 
 /// `doctor`

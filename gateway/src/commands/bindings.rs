@@ -136,7 +136,7 @@ impl Commands {
         done.await?.ok_or_else(|| unbound(&session))
     }
 
-    /// What is said where a binding was asked for: what is bound here, or where it is bound.
+    /// Reply to a command that bound a session: the session if it is bound here, else the conversation it is bound to.
     pub(super) fn begun(&self, asked: Asked<'_>, bound: &Bound) -> String {
         let at = &bound.binding.conversation;
         if at.conversation_id == asked.inbound.conversation.conversation_id {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What follows when the gateway closes a connection.
+/// Next step after a close code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Another connection resumes the session.

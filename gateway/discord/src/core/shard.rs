@@ -47,7 +47,7 @@ pub enum Frame {
     Reconnect,
     /// Opcode 9.
     InvalidSession {
-        /// Whether the session may be resumed.
+        /// True if the session may be resumed.
         resumable: bool,
     },
     /// Opcode 10.
@@ -84,7 +84,7 @@ pub enum End {
     NotConnected(String),
     /// The service closed it with this code.
     Closed(u16),
-    /// It ended without a code.
+    /// The connection ended without a close code.
     Broken,
     /// A message was larger than allowed. RESUME would bring it again.
     TooLarge,
@@ -99,13 +99,13 @@ pub struct Reconnect {
     pub why: String,
     /// Pause before the next connection.
     pub after_ms: u64,
-    /// Whether the next connection resumes the session; otherwise it identifies a new one.
+    /// True if the next connection resumes the session; otherwise it identifies a new one.
     pub resume: bool,
     /// Whether the address of the gateway is to be asked for again.
     pub ask: bool,
 }
 
-/// What the driver has to do.
+/// Instruction for the driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
     /// Send a payload.
@@ -179,7 +179,7 @@ impl Shard {
         }
     }
 
-    /// Whether the next connection resumes a session; otherwise it identifies one.
+    /// True if the next connection resumes the session; otherwise it identifies a new one.
     #[must_use]
     pub const fn resumes(&self) -> bool {
         self.session.is_some()

@@ -45,7 +45,7 @@ pub struct Settings {
     pub token: Secret,
     /// Address of Discord.
     pub base: Base,
-    /// Whether events of direct messages are asked for.
+    /// True if the intents include direct messages.
     pub direct_messages: bool,
     /// Number of shards; `None` asks the service.
     pub shards: Option<u32>,

@@ -1,4 +1,4 @@
-//! Connections of one shard: does what its protocol says ([`crate::core::shard`]).
+//! Driver of one shard: performs the instructions of its state machine ([`crate::core::shard`]).
 
 use super::ask::{self, Asked};
 use super::connection::{Connection, Received};

@@ -64,7 +64,7 @@ pub(crate) enum Act {
         /// The request.
         row: Box<AgentRequestRow>,
     },
-    /// Do not begin this effect any more, as far as nothing of it was sent: the agent is told that it was stopped.
+    /// Recall an effect of which nothing was sent yet. The agent gets an error that says that it was stopped.
     Recall {
         /// Offset that names it.
         at: u64,

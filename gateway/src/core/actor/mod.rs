@@ -222,7 +222,7 @@ impl Actor {
         self.lease.is_none() && self.runs.is_empty()
     }
 
-    /// Whether a start waits for the look-up of its program and directories.
+    /// True while a start waits for the look-up of its program and directories.
     pub(crate) fn awaits_lookup(&self) -> bool {
         self.lease.is_none() && self.wants_start() && self.profile.refused.is_none()
     }

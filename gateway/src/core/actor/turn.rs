@@ -151,7 +151,7 @@ impl Actor {
         }
     }
 
-    /// Whether there is something for an agent to do.
+    /// True while the session is created or a prompt waits.
     pub(super) fn wants_start(&self) -> bool {
         self.session.state == SessionState::Creating
             || (self.session.state == SessionState::Idle && self.next_prompt().is_some())

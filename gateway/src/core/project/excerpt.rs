@@ -33,7 +33,7 @@ const MORE: &str = "It goes on: `acp-gateway sessions history` shows all of it."
 /// Stands between the marks of code, so that they are none; it has no width.
 const APART: char = '\u{200b}';
 
-/// What a tool call would do, by the one thing that a question shows of it.
+/// The one effect of a tool call that a question shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Deed {
     form: Form,
