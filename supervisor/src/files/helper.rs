@@ -28,7 +28,7 @@ use tokio::net::unix::pipe;
 const SWEEP_MS: u64 = 3_600_000;
 /// After this time the end of a helper is called overdue in the log.
 const OVERDUE: Duration = Duration::from_secs(5);
-/// Interval of checks for a helper process that outlived its wrapper, in milliseconds.
+/// Interval of checks for a helper process that outlived its wrapper.
 const GONE_POLL: Duration = Duration::from_millis(500);
 /// Largest answer of a helper, in bytes: [`acp_shared::files::READ_BYTES_MAX`] of text, or paths.
 const ANSWER_BYTES_MAX: usize = 11 * 1024 * 1024;
