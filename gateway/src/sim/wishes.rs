@@ -99,7 +99,11 @@ impl Stage<'_> {
         let asked = laws::pending_permission(pump.db());
         let queued = laws::queued_run(pump.db());
         drop(pump);
-        let Some(session) = some else { return say(format!("do {no}")) };
+        let Some(session) = some else {
+            // A spawn without a supervisor is refused: people try again.
+            let spawn = all.len() < ROOMS.len() && self.chance.one_in(2);
+            return say(if spawn { "/acp spawn demo".to_owned() } else { format!("do {no}") });
+        };
         let text = format!("do {no}");
         let message = self.chance.below(no);
         match self.chance.below(50) {
