@@ -8,12 +8,12 @@ use crate::launchdir::private_dir;
 use acp_shared::ids::{GatewayInstanceId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece, OUTPUT_BYTES_MAX};
 use sha2::{Digest, Sha256};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
 /// Bytes of one log that wait for the disk. What comes beyond is left out, and the log says so.
@@ -29,7 +29,7 @@ const LOOK_BYTES: u64 = 256 * 1024;
 
 /// Sizes that logs are held to, in bytes.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct LogLimits {
     file: u64,
     gateway: u64,
 }
@@ -39,7 +39,9 @@ struct Limits {
 pub struct SessionLogs {
     dir: Arc<Path>,
     disk: Disk,
-    limits: Limits,
+    limits: LogLimits,
+    /// Logs that are written to now, by directory: all writers of one share what is pending, and so its order.
+    open: Arc<Mutex<HashMap<PathBuf, Weak<Mutex<Pending>>>>>,
 }
 
 /// The log of one session, for writing. Clones write to the same one.
@@ -47,7 +49,7 @@ pub struct SessionLogs {
 pub struct SessionLog {
     dir: Arc<Path>,
     disk: Disk,
-    limits: Limits,
+    limits: LogLimits,
     pending: Arc<Mutex<Pending>>,
 }
 
@@ -77,8 +79,8 @@ impl SessionLogs {
     /// Logs below `dir`, which is made when the first one is written.
     #[must_use]
     pub fn new(dir: &Path, file_bytes_max: u64) -> Self {
-        let limits = Limits { file: file_bytes_max, gateway: GATEWAY_BYTES_MAX };
-        Self { dir: dir.into(), disk: Disk::default(), limits }
+        let limits = LogLimits { file: file_bytes_max, gateway: GATEWAY_BYTES_MAX };
+        Self { dir: dir.into(), disk: Disk::default(), limits, open: Arc::default() }
     }
 
     fn dir_of(&self, gateway: GatewayInstanceId, session: &SessionKey) -> PathBuf {
@@ -89,12 +91,12 @@ impl SessionLogs {
     /// The log of a session, for writing.
     #[must_use]
     pub fn log(&self, gateway: GatewayInstanceId, session: &SessionKey) -> SessionLog {
-        SessionLog {
-            dir: self.dir_of(gateway, session).into(),
-            disk: self.disk.clone(),
-            limits: self.limits,
-            pending: Arc::default(),
-        }
+        let dir = self.dir_of(gateway, session);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, pending| pending.strong_count() > 0);
+        let pending = open.get(&dir).and_then(Weak::upgrade).unwrap_or_default();
+        open.insert(dir.clone(), Arc::downgrade(&pending));
+        SessionLog { dir: dir.into(), disk: self.disk.clone(), limits: self.limits, pending }
     }
 
     /// A piece of a log, in whole lines. A session without a log has an empty one.
@@ -238,7 +240,7 @@ fn parts(dir: &Path) -> io::Result<Vec<LogFile>> {
 }
 
 /// Appends lines, each wholly to one file.
-fn append(dir: &Path, mut lines: &[u8], limits: Limits) -> io::Result<()> {
+fn append(dir: &Path, mut lines: &[u8], limits: LogLimits) -> io::Result<()> {
     while !lines.is_empty() {
         let most = lines.len().min(crate::config::size(limits.file));
         let last = lines.get(..most).and_then(|fits| memchr::memrchr(b'\n', fits));
@@ -251,7 +253,7 @@ fn append(dir: &Path, mut lines: &[u8], limits: Limits) -> io::Result<()> {
     Ok(())
 }
 
-fn append_to_file(dir: &Path, text: &[u8], limits: Limits) -> io::Result<()> {
+fn append_to_file(dir: &Path, text: &[u8], limits: LogLimits) -> io::Result<()> {
     if !dir.is_dir() {
         for above in dir.ancestors().take(3).collect::<Vec<_>>().into_iter().rev() {
             private_dir(above)?;
@@ -276,7 +278,7 @@ fn append_to_file(dir: &Path, text: &[u8], limits: Limits) -> io::Result<()> {
 
 /// Removes the logs of a gateway that were written longest ago, if it has too many or they are too large, so that
 /// `log` has room for so many bytes more.
-fn make_room(log: &Path, bytes: u64, limits: Limits) {
+fn make_room(log: &Path, bytes: u64, limits: LogLimits) {
     let mut logs: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for dir in log.parent().into_iter().flat_map(entries).filter(|other| other != log) {
         let files = entries(&dir).into_iter().filter_map(|file| file.metadata().ok());
@@ -342,7 +344,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     /// Three lines in a file, two full logs for a gateway.
-    const SMALL: Limits = Limits { file: 21, gateway: 84 };
+    const SMALL: LogLimits = LogLimits { file: 21, gateway: 84 };
 
     fn text(dir: &Path, from: LogFrom, bytes_max: usize) -> (u64, String, u64) {
         let piece = read(dir, from, bytes_max).unwrap();
@@ -424,6 +426,19 @@ mod tests {
         tokio::task::yield_now().await;
         logs.disk().settle().await;
         assert_eq!(said(mine, &one).await, "");
+    }
+
+    #[tokio::test]
+    async fn writers_of_one_log_keep_their_order() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = SessionLogs::new(&root.path().join("logs"), 1 << 20);
+        let (gateway, key) = (GatewayInstanceId::mint(), SessionKey::parse("one").unwrap());
+        let lines: Vec<String> = (0..200).map(|n| format!("line {n}\n")).collect();
+        lines.iter().for_each(|line| logs.log(gateway, &key).write(line));
+        tokio::task::yield_now().await;
+        logs.disk().settle().await;
+        let piece = logs.read(gateway, &key, LogFrom::Offset(0), 1 << 20).await.unwrap();
+        assert_eq!(String::from_utf8(piece.bytes).unwrap(), lines.concat());
     }
 
     #[tokio::test]
