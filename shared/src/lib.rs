@@ -18,3 +18,5 @@ pub mod wire;
 pub mod conn;
 #[cfg(feature = "net")]
 pub mod log_limit;
+#[cfg(feature = "net")]
+pub mod probe;

@@ -1,10 +1,10 @@
 //! The connection without a socket, for simulated time: the other end is whoever holds the [`Wire`].
 
 use super::{Driver, REQUESTS_MAX, ReadMarks, Shared, Supervisor};
-use crate::local_probe;
 use crate::supervisor::{LinkStatus, hello};
 use acp_shared::files::{FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::StartId;
+use acp_shared::probe;
 use acp_shared::protocol::{Marks, Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -26,11 +26,11 @@ pub(crate) fn looking_up() -> Supervisor {
         while let Some((id, request)) = wire.driver.queue.recv().await {
             let Request::Files(FilesRequest { op, .. }) = request else { continue };
             let found = match op {
-                FilesOp::Programs { names, search } => FilesReply::Programs(
-                    names.iter().map(|name| local_probe::program(name, &search)).collect(),
-                ),
+                FilesOp::Programs { names, search } => {
+                    FilesReply::Programs(names.iter().map(|name| probe::program(name, &search)).collect())
+                }
                 FilesOp::Directories { paths } => {
-                    FilesReply::Directories(paths.iter().map(|path| local_probe::directory(path)).collect())
+                    FilesReply::Directories(paths.iter().map(|path| probe::directory(path)).collect())
                 }
                 other => panic!("{other:?}"),
             };

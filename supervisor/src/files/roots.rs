@@ -219,7 +219,7 @@ impl Roots {
         let (root, below) = self.locate(path)?;
         let (dir, name) = root.place(below)?;
         let mode = target_mode(&dir, name)?;
-        if mode != Target::Link {
+        if mode != WriteTarget::Link {
             return replace(&dir, name, mode, content);
         }
         // The last name is a link: what it leads to is written, when that lies below the root.
@@ -229,7 +229,7 @@ impl Roots {
         let (dir, name) = root.place(below)?;
         match target_mode(&dir, name)? {
             // Swapped again while we looked: not a game to play.
-            Target::Link => Err(FilesError::Outside.into()),
+            WriteTarget::Link => Err(FilesError::Outside.into()),
             mode => replace(&dir, name, mode, content),
         }
     }
@@ -299,33 +299,33 @@ impl Root {
 
 /// Existing entry at the target of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Target {
+enum WriteTarget {
     Nothing,
     /// A regular file with this mode.
     File(Mode),
     Link,
 }
 
-fn target_mode(dir: &OwnedFd, name: &OsStr) -> Outcome<Target> {
+fn target_mode(dir: &OwnedFd, name: &OsStr) -> Outcome<WriteTarget> {
     let stat = match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(Target::Nothing),
+        Err(Errno::NOENT) => return Ok(WriteTarget::Nothing),
         stat => stat?,
     };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
             // The rename would not mind that the file is read-only; the person who made it so does.
             fs::accessat(dir, name, Access::WRITE_OK, AtFlags::EACCESS)?;
-            Ok(Target::File(Mode::from_raw_mode(stat.st_mode & 0o777)))
+            Ok(WriteTarget::File(Mode::from_raw_mode(stat.st_mode & 0o777)))
         }
-        FileType::Symlink => Ok(Target::Link),
+        FileType::Symlink => Ok(WriteTarget::Link),
         _ => Err(FilesError::NotRegular.into()),
     }
 }
 
-fn replace(dir: &OwnedFd, name: &OsStr, target: Target, content: &[u8]) -> Outcome<()> {
+fn replace(dir: &OwnedFd, name: &OsStr, target: WriteTarget, content: &[u8]) -> Outcome<()> {
     let temporary = format!(".acp-host-{}.tmp", uuid::Uuid::new_v4().simple());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = if target == Target::Nothing { 0o666 } else { 0o600 };
+    let mode = if target == WriteTarget::Nothing { 0o666 } else { 0o600 };
     let fd = fs::openat(dir, &temporary, flags, Mode::from_raw_mode(mode))?;
     let written = fill(File::from(fd), target, content)
         .and_then(|()| fs::renameat(dir, &temporary, dir, name).map_err(RootsError::from));
@@ -346,32 +346,13 @@ fn settled(synced: Result<(), Errno>) -> Outcome<()> {
     }
 }
 
-fn fill(mut file: File, target: Target, content: &[u8]) -> Outcome<()> {
-    if let Target::File(mode) = target {
+fn fill(mut file: File, target: WriteTarget, content: &[u8]) -> Outcome<()> {
+    if let WriteTarget::File(mode) = target {
         fs::fchmod(&file, mode)?;
     }
     file.write_all(content)?;
     file.sync_all()?;
     Ok(())
-}
-
-/// Canonical path of a directory that this process may enter.
-///
-/// # Errors
-/// [`FilesError`].
-pub(crate) fn directory(path: &str) -> Result<String, FilesError> {
-    let find = || {
-        if !path.starts_with('/') {
-            return Err(FilesError::BadPath.into());
-        }
-        let found = fs::open(path, PATH, Mode::empty())?;
-        if FileType::from_raw_mode(fs::fstat(&found)?.st_mode) != FileType::Directory {
-            return Err(FilesError::NotDirectory.into());
-        }
-        // Fails for a directory that may not be entered.
-        text(real_path(&fs::openat(&found, ".", PATH, Mode::empty())?)?)
-    };
-    find().map_err(|error: RootsError| error.0)
 }
 
 /// Resolves and opens in one call, beneath `root`.

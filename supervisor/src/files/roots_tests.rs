@@ -199,8 +199,6 @@ fn a_root_that_became_a_link_is_refused() {
         assert_eq!(Roots::open(std::slice::from_ref(&root)).map(drop), Err(FilesError::Outside), "{root:?}");
     }
     assert_eq!(Roots::open(&["/proc/self/cwd".into()]).map(drop), Err(FilesError::Outside));
-    // A look-up follows links, for it is what makes a path canonical.
-    assert_eq!(directory(place.root.to_str().unwrap()), Ok(place.outside.to_str().unwrap().to_owned()));
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! The helper process: reads jobs from standard input and answers on standard output until its input ends.
 
-use super::roots::{self, Roots};
+use super::roots::Roots;
 use super::{FRAMES_VERSION, HelperJob};
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
+use acp_shared::probe;
 use acp_shared::protocol::FRAME_BYTES_MAX;
 use acp_shared::wire::{Decoder, encode_frame};
-use rustix::fs::{Access, AtFlags, CWD, FileType};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Serves until standard input ends.
 ///
@@ -56,31 +56,12 @@ fn answer(job: HelperJob) -> Result<FilesReply, FilesError> {
             Ok(FilesReply::Directory { path: roots.directory(&path)?, roots: roots.paths()? })
         }
         FilesOp::Directories { paths } => {
-            Ok(FilesReply::Directories(paths.iter().map(|path| roots::directory(path)).collect()))
+            Ok(FilesReply::Directories(paths.iter().map(|path| probe::directory(path)).collect()))
         }
         FilesOp::Programs { names, search } => {
-            Ok(FilesReply::Programs(names.iter().map(|name| program(name, &search)).collect()))
+            Ok(FilesReply::Programs(names.iter().map(|name| probe::program(name, &search)).collect()))
         }
     }
-}
-
-/// The executable file of a name: an absolute path, or a name without a slash in one of the directories of `search`.
-fn program(name: &str, search: &str) -> Option<String> {
-    if name.starts_with('/') {
-        return is_program(Path::new(name)).then(|| name.to_owned());
-    }
-    if name.is_empty() || name.contains('/') {
-        return None;
-    }
-    let mut files = search.split(':').filter(|dir| dir.starts_with('/')).map(|dir| Path::new(dir).join(name));
-    files.find(|file| is_program(file))?.into_os_string().into_string().ok()
-}
-
-/// True for a regular file that this process may execute.
-fn is_program(file: &Path) -> bool {
-    let is_file = rustix::fs::stat(file)
-        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
-    is_file && rustix::fs::accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }
 
 #[cfg(test)]
