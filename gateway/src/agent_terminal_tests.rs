@@ -91,8 +91,8 @@ fn spawned(command: &Command<'_>) -> Result<Spawn, RpcError> {
     let place = Place {
         parent_lease_id: LeaseId::mint(),
         session_key: &key,
-        roots: vec!["/work".to_owned()],
-        cwd: "/work/sub".to_owned(),
+        roots: vec!["/p".to_owned()],
+        cwd: "/p/sub".to_owned(),
         env: &[("PATH".to_owned(), "/bin".to_owned()), ("A".to_owned(), "1".to_owned())],
     };
     spawn_of(LeaseId::mint(), place, command)
@@ -109,7 +109,7 @@ fn a_command_becomes_a_lease_under_the_agents() {
     let spawn = spawned(&wanted).unwrap();
     assert_eq!(
         (spawn.argv, spawn.cwd.as_str(), spawn.roots),
-        (vec!["ls".to_owned(), "-l".to_owned()], "/work/sub", vec!["/work".to_owned()])
+        (vec!["ls".to_owned(), "-l".to_owned()], "/p/sub", vec!["/p".to_owned()])
     );
     assert_eq!(spawn.env, [("PATH".to_owned(), "/bin".to_owned()), ("A".to_owned(), "2".to_owned())]);
     assert!(matches!(spawn.kind, LeaseKind::Terminal { output_bytes_max: 5, .. }));
@@ -164,7 +164,7 @@ async fn the_life_of_a_terminal() {
     assert_eq!(release(&fake, id).await.unwrap(), "{}", "again after a crash");
     assert!(matches!(output(&fake, id).await, Err(TerminalError::Rpc(error)) if error.code == NOT_FOUND));
     let asked = fake.asked.lock().unwrap().clone();
-    let make = "spawn [\"make\"] in /work/sub";
+    let make = "spawn [\"make\"] in /p/sub";
     let close = "close: terminal/release";
     assert_eq!(asked, [make, make, "close: terminal/kill", close, "release", close, "release"]);
 }
