@@ -1,7 +1,7 @@
 //! One helper process: this program under the wrapper, spoken to over its standard streams.
 
 use super::roots::RootsError;
-use super::{FRAMES_VERSION, HelperJob, Setting};
+use super::{FRAMES_VERSION, HelperJob, HelperSetting};
 use crate::confine::{self, confine};
 use crate::context::Context;
 use crate::core::lease::ProcessRecord;
@@ -63,7 +63,7 @@ impl Helper {
     ///
     /// # Errors
     /// Reason, and what has still to be ended.
-    pub(super) async fn start(context: Arc<Context>, setting: Setting) -> Result<Self, Unstarted> {
+    pub(super) async fn start(context: Arc<Context>, setting: HelperSetting) -> Result<Self, Unstarted> {
         let (id, gateway) = (LeaseId::mint(), setting.customer.gateway);
         let (error, left) = match Self::try_start(&context, id, setting).await {
             Ok((helper, None)) => return Ok(helper),
@@ -89,7 +89,7 @@ impl Helper {
     async fn try_start(
         context: &Arc<Context>,
         id: LeaseId,
-        Setting { customer, roots }: Setting,
+        HelperSetting { customer, roots }: HelperSetting,
     ) -> Result<(Self, Option<SpawnError>), SpawnError> {
         let places = Places { cwd: None, roots };
         let confined = confine(context, customer, confine::Start { env: Vec::new(), places }).await?;

@@ -57,7 +57,7 @@ struct HelperKey {
 
 /// User and directories of a helper, fixed at its start. A request for others needs another helper.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Setting {
+struct HelperSetting {
     customer: Customer,
     /// Directories that the helper is confined to.
     roots: Vec<String>,
@@ -66,7 +66,7 @@ struct Setting {
 /// A request in a queue.
 #[derive(Debug)]
 struct FilesJob {
-    setting: Setting,
+    setting: HelperSetting,
     op: FilesOp,
     to: Responder,
     /// Share of [`QUEUED_BYTES_MAX`].
@@ -75,7 +75,7 @@ struct FilesJob {
 
 /// A queue with its worker.
 #[derive(Debug)]
-struct Queue {
+struct HelperQueue {
     jobs: mpsc::Sender<FilesJob>,
     /// Cancelled at the end of the lease or of the supervisor.
     end: CancellationToken,
@@ -98,7 +98,7 @@ type Running = Arc<Mutex<HashMap<HelperKey, ProcessRecord>>>;
 /// Queues of file requests.
 #[derive(Debug)]
 pub(crate) struct FileQueues {
-    queues: HashMap<HelperKey, Queue>,
+    queues: HashMap<HelperKey, HelperQueue>,
     running: Running,
     bytes: Arc<Semaphore>,
     workers: TaskTracker,
@@ -142,7 +142,7 @@ impl FileQueues {
         let Some(jobs) = self.queue(context, HelperKey { gateway: customer.gateway, scope }) else {
             return busy(to, "too many file helpers of this gateway run");
         };
-        let setting = Setting { customer, roots };
+        let setting = HelperSetting { customer, roots };
         match jobs.try_send(FilesJob { setting, op, to, _bytes: bytes }) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(job) | mpsc::error::TrySendError::Closed(job)) => {
@@ -166,7 +166,7 @@ impl FileQueues {
         let ((jobs, queue), end) = (mpsc::channel(QUEUED_MAX), self.stop.child_token());
         let worker = Worker::new(Arc::clone(context), key, Arc::clone(&self.running));
         let worker = self.workers.spawn(worker.run(queue, (end.clone(), self.stop.clone())));
-        self.queues.insert(key, Queue { jobs: jobs.clone(), end, worker });
+        self.queues.insert(key, HelperQueue { jobs: jobs.clone(), end, worker });
         Some(jobs)
     }
 

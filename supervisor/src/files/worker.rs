@@ -2,7 +2,7 @@
 //! idle or does not answer.
 
 use super::helper::{Helper, Unstarted, until_gone};
-use super::{FilesJob, HelperJob, HelperKey, Running, Setting};
+use super::{FilesJob, HelperJob, HelperKey, HelperSetting, Running};
 use crate::context::Context;
 use crate::core::lease::ProcessRecord;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
@@ -37,7 +37,7 @@ pub(super) struct Worker {
     key: HelperKey,
     slot: Slot,
     /// Setting of the helper in the slot.
-    setting: Option<Setting>,
+    setting: Option<HelperSetting>,
     /// Killed helpers that are not known to be gone. The last write of such a one could still be done.
     ending: Vec<JoinHandle<()>>,
     /// Helpers of all queues.
@@ -123,7 +123,13 @@ impl Worker {
         to.answer(Ok(Reply::Files(answer)));
     }
 
-    async fn answer(&mut self, setting: Setting, op: FilesOp, until: Instant, within_ms: u64) -> Answer {
+    async fn answer(
+        &mut self,
+        setting: HelperSetting,
+        op: FilesOp,
+        until: Instant,
+        within_ms: u64,
+    ) -> Answer {
         loop {
             match &mut self.slot {
                 Slot::Empty => {

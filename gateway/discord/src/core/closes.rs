@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// Next step after a close code.
+/// What follows a close code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum AfterClose {
     /// Another connection resumes the session.
     Resume,
     /// Another connection identifies a new session.
@@ -21,19 +21,19 @@ pub struct Close {
     /// What happened.
     pub what: &'static str,
     /// What follows.
-    pub next: Next,
+    pub next: AfterClose,
 }
 
 const fn resumed(code: u16, what: &'static str) -> Close {
-    Close { code, what, next: Next::Resume }
+    Close { code, what, next: AfterClose::Resume }
 }
 
 const fn identified(code: u16, what: &'static str) -> Close {
-    Close { code, what, next: Next::Identify }
+    Close { code, what, next: AfterClose::Identify }
 }
 
 const fn fatal(code: u16, what: &'static str, then: &'static str) -> Close {
-    Close { code, what, next: Next::Stop(then) }
+    Close { code, what, next: AfterClose::Stop(then) }
 }
 
 /// Every code that is documented.
@@ -115,7 +115,7 @@ pub fn meaning(code: u16) -> Close {
 #[must_use]
 pub fn failure(code: u16) -> Option<Failure> {
     let Close { code, what, next } = meaning(code);
-    let Next::Stop(then) = next else { return None };
+    let AfterClose::Stop(then) = next else { return None };
     Some(Failure { code: Some(code), what: what.to_owned(), then: then.to_owned() })
 }
 
@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn sessions_that_are_over_are_not_resumed() {
-        let new: Vec<u16> = (0..=u16::MAX).filter(|code| meaning(*code).next == Next::Identify).collect();
+        let new: Vec<u16> =
+            (0..=u16::MAX).filter(|code| meaning(*code).next == AfterClose::Identify).collect();
         assert_eq!(new, [4003, 4007, 4009]);
     }
 
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn every_code_is_said_in_words() {
         for close in CLOSES {
-            let is_sentence = |next| !matches!(next, Next::Stop(then) if !then.ends_with('.'));
+            let is_sentence = |next| !matches!(next, AfterClose::Stop(then) if !then.ends_with('.'));
             assert!(!close.what.ends_with('.') && is_sentence(close.next), "{close:?}");
         }
     }

@@ -8,7 +8,7 @@
 #![deny(clippy::indexing_slicing)]
 
 use super::base::Base;
-use super::closes::{self, Failure, Next};
+use super::closes::{self, AfterClose, Failure};
 use super::event::Event;
 use super::pace::Backoff;
 use super::read::{self, Read, Unreadable};
@@ -101,7 +101,7 @@ pub struct Reconnect {
     pub after_ms: u64,
     /// True if the next connection resumes the session; otherwise it identifies a new one.
     pub resume: bool,
-    /// Whether the address of the gateway is to be asked for again.
+    /// True if the address of the gateway must be requested again.
     pub ask: bool,
 }
 
@@ -125,7 +125,7 @@ pub enum Output {
 
 /// Session that can be resumed.
 #[derive(Debug)]
-struct Session {
+struct ResumableSession {
     id: String,
     /// Address for RESUME, if it was given and is permitted.
     url: Option<String>,
@@ -155,7 +155,7 @@ pub struct Shard {
     number: u32,
     base: Base,
     answer_ms: u64,
-    session: Option<Session>,
+    session: Option<ResumableSession>,
     seq: Option<u64>,
     backoff: Backoff,
     /// Connections in a row on which RESUME was sent and not answered.
@@ -287,7 +287,7 @@ impl Shard {
                 if let Some(failure) = closes::failure(code) {
                     return Err(failure);
                 }
-                if close.next == Next::Identify {
+                if close.next == AfterClose::Identify {
                     self.session = None;
                 }
                 format!("{} (code {code})", close.what)
@@ -342,7 +342,7 @@ impl Shard {
             Some(Event::Ready(ready)) => {
                 let url = data.get("resume_gateway_url").and_then(Json::as_str);
                 let url = url.and_then(|url| self.base.gateway(url).ok());
-                self.session = Some(Session { id: ready.session.clone(), url });
+                self.session = Some(ResumableSession { id: ready.session.clone(), url });
                 self.seq = seq;
                 self.answered();
             }

@@ -27,7 +27,7 @@ use crate::core::pace::{Backoff, IdentifyPace};
 use acp_shared::redact::Secret;
 use ask::Asked;
 use intake::Intake;
-use shard::{Driver, Shared};
+use shard::{Driver, SharedState};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -103,7 +103,7 @@ async fn serve(settings: Settings, stop: CancellationToken, sink: Sink) -> Resul
     let (url, shards) = first?;
     let pace = Arc::new(Mutex::new(IdentifyPace::of_shards(shards)));
     let clock = Clock(Instant::now());
-    let shared = Shared { settings, client, stop: stop.clone(), intake, pace, clock };
+    let shared = SharedState { settings, client, stop: stop.clone(), intake, pace, clock };
     let mut tasks = JoinSet::new();
     for number in 0..shards {
         tasks.spawn(Driver::new(shared.clone(), number, shards, url.clone()).run());

@@ -12,7 +12,7 @@ const PROGRAM: &str = "acp-host";
 
 /// Facts about a shard that its payloads hold.
 #[derive(Debug, Clone)]
-pub(super) struct Identity {
+pub(super) struct ShardIdentity {
     pub(super) token: Secret,
     pub(super) direct_messages: bool,
     pub(super) shard: u32,
@@ -48,7 +48,7 @@ fn frame(envelope: Envelope) -> Option<Frame> {
     })
 }
 
-impl Identity {
+impl ShardIdentity {
     /// Writes a payload to the service. The text of IDENTIFY and RESUME holds the token.
     pub(super) fn encode(&self, payload: &Payload) -> String {
         let (op, data) = match payload {
@@ -88,9 +88,9 @@ mod tests {
 
     use super::*;
 
-    fn identity() -> Identity {
+    fn identity() -> ShardIdentity {
         let token = Secret::new("hunter2".to_owned());
-        Identity { token, direct_messages: true, shard: 1, shards: 2 }
+        ShardIdentity { token, direct_messages: true, shard: 1, shards: 2 }
     }
 
     fn encoded(payload: &Payload) -> Value {

@@ -3,7 +3,7 @@
 use super::ask::{self, Asked};
 use super::connection::{Connection, Received};
 use super::intake::Intake;
-use super::payload::{self, Identity};
+use super::payload::{self, ShardIdentity};
 use super::{Clock, Settings};
 use crate::core::closes::Failure;
 use crate::core::event::{Event, Gap};
@@ -20,7 +20,7 @@ type Turn = Option<OwnedMutexGuard<IdentifyPace>>;
 
 /// What all shards of a bot share.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct SharedState {
     pub(super) settings: Settings,
     pub(super) client: reqwest::Client,
     pub(super) stop: CancellationToken,
@@ -31,15 +31,15 @@ pub(super) struct Shared {
 
 /// Driver of one shard.
 pub(super) struct Driver {
-    shared: Shared,
+    shared: SharedState,
     shard: Shard,
-    identity: Identity,
+    identity: ShardIdentity,
     /// Address of the gateway; `None` where it is to be asked for.
     url: Option<String>,
 }
 
 /// How a connection ended.
-enum Ended {
+enum ConnectionEnd {
     Stopped,
     Failed(Failure),
     Lost(Reconnect),
@@ -47,10 +47,10 @@ enum Ended {
 
 impl Driver {
     /// The driver of shard `number` of `shards`, with the address of the gateway.
-    pub(super) fn new(shared: Shared, number: u32, shards: u32, url: String) -> Self {
+    pub(super) fn new(shared: SharedState, number: u32, shards: u32, url: String) -> Self {
         let Settings { token, base, direct_messages, answer_within, .. } = shared.settings.clone();
         let answer_ms = u64::try_from(answer_within.as_millis()).unwrap_or(u64::MAX);
-        let identity = Identity { token, direct_messages, shard: number, shards };
+        let identity = ShardIdentity { token, direct_messages, shard: number, shards };
         Self { shard: Shard::new(number, base, answer_ms), identity, url: Some(url), shared }
     }
 
@@ -68,9 +68,9 @@ impl Driver {
             };
             let (url, turn) = ready?;
             let lost = match self.serve(&url, turn).await {
-                Ended::Stopped => return Ok(()),
-                Ended::Failed(failure) => return Err(failure),
-                Ended::Lost(lost) => lost,
+                ConnectionEnd::Stopped => return Ok(()),
+                ConnectionEnd::Failed(failure) => return Err(failure),
+                ConnectionEnd::Lost(lost) => lost,
             };
             pause = Duration::from_millis(lost.after_ms);
             if lost.ask {
@@ -118,11 +118,11 @@ impl Driver {
     }
 
     /// Makes a connection and serves it to its end.
-    async fn serve(&mut self, url: &str, mut turn: Turn) -> Ended {
+    async fn serve(&mut self, url: &str, mut turn: Turn) -> ConnectionEnd {
         let stop = self.shared.stop.clone();
         self.shard.connecting(self.shared.clock.now());
         let opened = tokio::select! {
-            () = stop.cancelled() => return Ended::Stopped,
+            () = stop.cancelled() => return ConnectionEnd::Stopped,
             () = self.due() => Err("it took too long".to_owned()),
             opened = Connection::open(url) => opened,
         };
@@ -134,7 +134,7 @@ impl Driver {
             let received = tokio::select! {
                 () = stop.cancelled() => {
                     connection.close(CLOSE_NORMAL).await;
-                    return Ended::Stopped;
+                    return ConnectionEnd::Stopped;
                 }
                 () = self.due() => None,
                 received = connection.next() => Some(received),
@@ -159,17 +159,17 @@ impl Driver {
                         if let Some(code) = lost.close {
                             connection.close(code).await;
                         }
-                        return Ended::Lost(lost);
+                        return ConnectionEnd::Lost(lost);
                     }
                 }
             }
         }
     }
 
-    fn ended(&mut self, end: End) -> Ended {
+    fn ended(&mut self, end: End) -> ConnectionEnd {
         match self.shard.ended(self.shared.clock.now(), end) {
-            Ok(lost) => Ended::Lost(lost),
-            Err(failure) => Ended::Failed(failure),
+            Ok(lost) => ConnectionEnd::Lost(lost),
+            Err(failure) => ConnectionEnd::Failed(failure),
         }
     }
 
