@@ -53,6 +53,12 @@ pub struct StdinState {
 const HASHED_BYTES: usize = 8 + size_of::<Hash>();
 
 impl StdinState {
+    /// Number of messages that wait, and so of buffers in [`Self::bulk`].
+    #[must_use]
+    pub const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
     /// What is too large for the description, in a fixed order.
     pub fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
         self.queue.resize_with(self.waiting, Vec::new);

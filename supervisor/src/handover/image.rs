@@ -200,6 +200,10 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError
     let mut entries = Vec::new();
     for _ in 0..summary.leases {
         let mut entry: EntryState = get_record(&mut from, body_bytes)?;
+        // Each message has a length of eight bytes at least.
+        if entry.relay.as_ref().map_or(0, RelayState::waiting) as u64 > body_bytes / 8 {
+            return Err(ImageError::Foreign("more messages wait than it has room for"));
+        }
         for bulk in entry.relay.iter_mut().flat_map(RelayState::bulk) {
             *bulk = get(&mut from, body_bytes)?;
         }

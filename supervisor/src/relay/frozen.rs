@@ -86,6 +86,14 @@ pub(crate) struct TerminalState {
 }
 
 impl RelayState {
+    /// Number of messages in [`Self::bulk`] that wait for the agent.
+    pub(crate) const fn waiting(&self) -> usize {
+        match self {
+            Self::Agent(agent) => agent.input.waiting(),
+            Self::Terminal(_) => 0,
+        }
+    }
+
     /// What is too large for the description, in a fixed order.
     pub(crate) fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
         match self {
