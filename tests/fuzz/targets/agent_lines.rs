@@ -1,3 +1,6 @@
 //! Output of an agent in a running turn.
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| acp_gateway::fuzzing::agent_lines(data));
+libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    acp_fuzz::mutate(data, (size, max_size, seed), |data, rng| acp_fuzz::Layout::Lines(1).change(data, rng))
+});

@@ -1,3 +1,6 @@
 //! A launch description.
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| acp_wrapper::fuzzing::launch(data));
+libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    acp_fuzz::mutate(data, (size, max_size, seed), |data, rng| acp_fuzz::Layout::Whole(0).change(data, rng))
+});

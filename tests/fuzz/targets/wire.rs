@@ -3,6 +3,7 @@
 use acp_shared::launch::{FromWrapper, ToWrapper};
 use acp_shared::protocol::{FRAME_BYTES_MAX, Request, ToClient, ToSupervisor};
 use acp_shared::wire::{self, Decoder};
+use fastrand::Rng;
 use serde::{Serialize, de::DeserializeOwned};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
@@ -16,6 +17,38 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         _ => frames::<ToWrapper>(bytes, |_| false),
     }
 });
+
+libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    acp_fuzz::mutate(data, (size, max_size, seed), |data, rng| {
+        let (which, bytes) = data.split_first()?;
+        let changed = match which % 4 {
+            0 => changed::<ToSupervisor>(bytes, rng),
+            1 => changed::<ToClient>(bytes, rng),
+            2 => changed::<FromWrapper>(bytes, rng),
+            _ => changed::<ToWrapper>(bytes, rng),
+        };
+        Some([&[*which], &changed?[..]].concat())
+    })
+});
+
+/// The stream with one value of one message changed.
+fn changed<T: Serialize + DeserializeOwned>(bytes: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
+    let mut decoder = Decoder::new(FRAME_BYTES_MAX);
+    decoder.push(bytes);
+    let mut messages: Vec<T> = std::iter::from_fn(|| decoder.pop().ok().flatten()).collect();
+    let is_framed = !messages.is_empty();
+    if !is_framed {
+        messages.push(wire::decode(bytes).ok()?);
+    }
+    let message = rng.choice(&mut messages)?;
+    let mut value = serde_json::to_value(&*message).ok()?;
+    acp_fuzz::change(&mut value, rng);
+    *message = serde_json::from_value(value).ok()?;
+    let encode = if is_framed { wire::encode_frame } else { wire::encode };
+    let encoded: Result<Vec<_>, _> =
+        messages.iter().map(|message| encode(message, FRAME_BYTES_MAX)).collect();
+    Some(encoded.ok()?.concat())
+}
 
 /// Decodes the bytes as a stream of frames, and as one message without a frame.
 fn frames<T: Serialize + DeserializeOwned>(bytes: &[u8], is_planted: fn(&T) -> bool) {
