@@ -112,7 +112,7 @@ impl AgentSettings {
         self.model_option().map(|option| &option.choices).or(self.models.as_ref())
     }
 
-    /// Returns the config option that sets the model.
+    /// Returns the config option for the model.
     pub(crate) fn model_option(&self) -> Option<&ConfigOption> {
         self.of_id(MODEL_OPTION).or_else(|| self.of_category("model"))
     }

@@ -24,7 +24,7 @@ pub(crate) enum Placement {
     Child,
 }
 
-/// Binding placements that a channel supports in one of its conversations.
+/// Placements of a binding supported by a channel, for one conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// True if the conversation itself can be bound.

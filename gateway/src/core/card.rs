@@ -100,7 +100,7 @@ pub(crate) struct Known {
     pub(crate) message_id: Option<String>,
     /// Number of the next message.
     pub(crate) number: u32,
-    /// Last journal row whose line was sent, in a channel that cannot edit.
+    /// Last journal row sent as a line, in a channel without edits.
     pub(crate) through: u64,
     /// Time of the send, milliseconds since the Unix epoch; `None` if unknown.
     pub(crate) posted_at_ms: Option<u64>,
@@ -127,12 +127,12 @@ pub(crate) struct Card {
     pace: Pace,
     can_edit: bool,
     known: Known,
-    /// Total bytes added to the body, and the part of them that is shown.
+    /// Total number of bytes added to the body; `shown` of them are visible.
     grown: u64,
     shown: u64,
     status_shown: String,
     text_shown: String,
-    /// Lines not sent yet, in a channel that cannot edit, and the last journal row read.
+    /// Lines not sent yet, in a channel without edits. `through` is the last journal row read.
     lines: Vec<String>,
     through: u64,
     flight: Option<Flight>,
@@ -241,7 +241,7 @@ impl Card {
         }
     }
 
-    /// Returns the time of the next operation; `None` if one is unconfirmed or nothing is pending.
+    /// Returns the time of the next [`Card::act`]; `None` if nothing is pending or an operation is unconfirmed.
     pub(crate) fn due_at(&self) -> Option<u64> {
         if self.is_off || self.flight.is_some() {
             return None;

@@ -119,8 +119,7 @@ pub(crate) fn first_key(
     SessionKey::parse(&format!("agent:{agent}:acp:binding:{}:{}:{hash}", shown(channel), shown(account_id)))
 }
 
-/// Returns the key of the session after `before` others of the same entry: `first`, then `…:2`, `…:3` and so
-/// on.
+/// Returns the key of the session after `before` others of the same entry: `first`, then `…:2`, `…:3`.
 ///
 /// # Errors
 /// None expected.
@@ -231,7 +230,7 @@ fn kept_or_not(
     let home =
         ConversationRef { conversation_id: made.home.clone(), parent_conversation_id: None, ..at.clone() };
     let at_home = find(table, &home).and_then(|found| Made::of(found.entry));
-    // True if the entry of the session is unchanged, so that other conversations still use the session.
+    // True if the session is still the configured one for its home conversation.
     let stands = at_home.as_ref() == Some(&made);
     match want {
         Some(want) if want == made => Act::Leave,

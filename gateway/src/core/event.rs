@@ -47,29 +47,28 @@ kinds! {
     Update = "update",
     /// Notification or request of the agent outside of ACP. Payload: `{"method", "params"?}`.
     Extension = "extension",
-    /// Update repeated by the agent while loading an old conversation (H10): never shown. Payload: the
-    /// `update`.
+    /// Update repeated by the agent while loading an old conversation (H10): never shown.
+    /// Payload: the `update` object.
     Replay = "replay",
-    /// Permission request of the agent, or of the host before an effect. Payload: `{"permission_id",
-    /// "params", "deadline_at_ms"?}`. The params are as received, except for the tool call, which is
-    /// completed with data of earlier updates of the same call.
+    /// Permission request of the agent, or of the host before an effect.
+    /// Payload: `{"permission_id", "params", "deadline_at_ms"?}`. The params are as received, except for the
+    /// tool call, which is completed with data of earlier updates of the same call.
     Permission = "permission",
-    /// Settled permission request. Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?,
-    /// "by"?, "without"?}`. `by` is the name of a person; `without` names any other settler (`policy`,
-    /// `deadline` …).
+    /// Settled permission request. `by` is the name of a person; `without` names another settler.
+    /// Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "without"?}`.
     PermissionSettled = "permission_settled",
-    /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload: `{"request_id", "effect",
-    /// "method", "path"? | "command"?, "outcome", "reason"?, "message"?}`.
+    /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload:
+    /// `{"request_id", "effect", "method", "path"? | "command"?, "outcome", "reason"?, "message"?}`.
     HostRequest = "host_request",
     /// Change of the session or the agent. Payload: `{"status", "text", …}`.
     Status = "status",
     /// Output of the agent is missing here (H7). Payload: `{"text"}`.
     Gap = "gap",
-    /// End of a run with an answer, or by cancellation. Payload: `{"stop_reason", "usage"?, "result"?: <as
-    /// received>}`.
+    /// End of a run with an answer, or by cancellation.
+    /// Payload: `{"stop_reason", "usage"?, "result"?: <as received>}`.
     Done = "done",
-    /// End of a run without an answer. Payload: `{"code", "message", "retryable", "detail_code"?, "origin"?,
-    /// "acp"?}`.
+    /// End of a run without an answer.
+    /// Payload: `{"code", "message", "retryable", "detail_code"?, "origin"?, "acp"?}`.
     Error = "error",
     /// Close of the session. Payload: `{"reason", "ending"?}`.
     Closed = "closed",

@@ -104,7 +104,7 @@ fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect()
 }
 
-/// Content types that an agent accepts besides text.
+/// Content types accepted by an agent besides text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Takes {

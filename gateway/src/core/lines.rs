@@ -198,7 +198,7 @@ mod tests {
                 prop_assert_eq!(stream.get(from..from + line.len()).unwrap(), &line[..]);
                 prop_assert_eq!(stream.get(from + line.len()), Some(&b'\n'));
             }
-            // A restart in the middle of the unfinished line: the pieces are put back, and it goes on the same.
+            // A restart within the unfinished line: the restored pieces give the same lines.
             let start = whole.line_start();
             let mut again = Lines::new(start, 1 << 20);
             let half = whole.tail().len() / 2;

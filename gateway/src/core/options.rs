@@ -138,7 +138,7 @@ impl Setting {
         }
     }
 
-    /// Returns the change to send to a running agent; `None` for settings of the gateway.
+    /// Returns the change to send to a running agent; `None` if the agent needs no message.
     pub(crate) fn for_agent(&self) -> Option<SetOption> {
         match self {
             Self::Mode(mode) => Some(SetOption::Mode(mode.clone())),

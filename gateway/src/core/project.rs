@@ -3,7 +3,7 @@
 //!
 //! One journal row yields the parts of that row and no others, so the batching of the journal does not
 //! matter. Data outside of the row (e.g. the output of the run that ends with the row) comes as a [`Digest`]
-//! of rows that are committed and never change.
+//! of rows that were committed earlier or in the same transaction, and never change.
 
 pub(crate) mod actions;
 mod body;
@@ -50,7 +50,7 @@ const PARTS_MAX: u32 = 100_000;
 pub(crate) const LATE_FROM: u32 = 2 * PARTS_MAX;
 /// Placeholder for a row with an unreadable payload.
 const UNREADABLE: &str = "(Something of this session cannot be shown here: its record cannot be read.)";
-/// Status values that are not shown, since later rows imply them.
+/// Status values not shown, since later rows imply them.
 pub(crate) const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// Status values of agent and binding that are shown even at verbosity `none`.
 pub(crate) const OWED: [&str; 8] = [
@@ -479,7 +479,7 @@ fn failed(payload: &Value) -> String {
 fn joined(body: String, ending: Option<String>) -> String {
     match ending {
         Some(ending) if body.is_empty() => ending,
-        // Small text is visually separate.
+        // Small text needs no blank line before.
         Some(ending) if ending.starts_with(question::SMALL) => format!("{body}\n{ending}"),
         Some(ending) => format!("{body}\n\n{ending}"),
         None => body,

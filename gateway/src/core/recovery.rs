@@ -39,7 +39,7 @@ pub(crate) struct Rows {
 pub(crate) enum Step {
     /// Nothing. The actor is created on demand.
     Rest,
-    /// Start the agent: the session is new, or prompts are queued and no agent runs.
+    /// Start the agent: none runs, and the session is in `creating` or prompts are queued.
     Start,
     /// Repeat the spawn request, since the supervisor may not have received the first one.
     SpawnAgain,

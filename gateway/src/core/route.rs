@@ -80,7 +80,7 @@ pub(crate) enum Target {
     Known(SessionState),
 }
 
-/// Returns the timeout that has expired for a binding, if any. A running turn keeps the binding alive.
+/// Returns the name of a binding's expired timeout, if any. A running turn keeps the binding alive.
 pub(crate) fn expired(binding: &BindingRow, session: Target, now_ms: u64) -> Option<&'static str> {
     if matches!(session, Target::Known(SessionState::Running | SessionState::Cancelling)) {
         return None;

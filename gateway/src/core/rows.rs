@@ -89,7 +89,7 @@ pub(crate) struct SessionRow {
     pub(crate) ending: Option<Ending>,
     /// Cause of the state `error`, or the last failure.
     pub(crate) last_error: Option<Failure>,
-    /// Session that owns this one (this session itself if spawned by a person).
+    /// Session that owns this one (this session itself unless another one spawned this one).
     pub(crate) owner_session_key: SessionKey,
     /// Person who requested the session, by the name that the channel verified. This person owns the session,
     /// regardless of bindings. Empty if unknown.
@@ -379,7 +379,7 @@ pub struct ConversationRef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TargetKind {
-    /// Session spawned by a person.
+    /// Independent session.
     Session,
     /// Session spawned by another session.
     Subagent,

@@ -157,8 +157,7 @@ pub(crate) fn tail(text: &str, limit: Limit) -> String {
     last.or_else(|| pieces(text, limit).last().map(|piece| piece.render())).unwrap_or_default()
 }
 
-/// Returns `text` from the first line that starts at `from` or later, and reopens the fence that is open
-/// there.
+/// Returns `text` from the first line starting at `from` or later, and reopens a fence open at that line.
 pub(crate) fn resumed_from(text: &str, from: usize, limit: Limit) -> String {
     let (mut fence, mut at) = (None, 0);
     for line in text.split_inclusive('\n') {

@@ -64,7 +64,7 @@ impl From<&BindingRow> for BindingClock {
     }
 }
 
-/// State of a session that determines the timeouts.
+/// State of a session, as input for the timeouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Subject {
     /// True if a run is running or queued, or the agent is starting.
