@@ -14,13 +14,13 @@ const SHOWN_CHARS_MAX: usize = 200;
 /// Modes, models and config options. Kept in the session's row, so that they are shown while no agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct AgentSettings {
-    /// The agent's session modes, where it has any.
+    /// Session modes of the agent, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) modes: Option<Choices>,
-    /// The agent's models, where listed apart from config options.
+    /// Models of the agent, if reported separately from the config options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) models: Option<Choices>,
-    /// The agent's config options.
+    /// Config options of the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) options: Vec<ConfigOption>,
 }
@@ -28,10 +28,10 @@ pub(crate) struct AgentSettings {
 /// Current and possible values of one setting.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Choices {
-    /// The current value, when the agent reports it.
+    /// Current value, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) current: Option<String>,
-    /// Possible values, as far as they were kept.
+    /// Possible values; long lists are truncated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) values: Vec<String>,
 }
@@ -55,28 +55,28 @@ pub(crate) struct ConfigOption {
 /// A report of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// All settings, sent when a session is opened.
+    /// All settings, reported when a session is opened.
     All(AgentSettings),
-    /// The complete list of config options.
+    /// Complete list of config options.
     Options(Vec<ConfigOption>),
-    /// The mode in use.
+    /// Current mode.
     Mode(String),
-    /// The value of one config option, from an agent that answers a change without a list.
+    /// Value of one config option, from an agent that answers a change without the list.
     Value {
-        /// The option.
+        /// Id of the option.
         id: String,
-        /// Its value.
+        /// New value.
         value: String,
     },
 }
 
 impl AgentSettings {
-    /// Settings of an agent that has reported none.
+    /// Creates the settings of an agent without any report.
     pub(crate) const fn new() -> Self {
         Self { modes: None, models: None, options: Vec::new() }
     }
 
-    /// Takes a report over.
+    /// Applies a report.
     pub(crate) fn apply(&mut self, report: Report) {
         match report {
             Report::All(settings) => *self = settings,
@@ -97,7 +97,7 @@ impl AgentSettings {
         }
     }
 
-    /// The agent's modes: session modes, or the config option of the category `mode`.
+    /// Returns the agent's modes: session modes, or the config option of the category `mode`.
     pub(crate) fn mode(&self) -> Option<&Choices> {
         self.modes.as_ref().or_else(|| self.of_category("mode").map(|option| &option.choices))
     }
@@ -107,12 +107,12 @@ impl AgentSettings {
         self.modes.as_mut().or_else(|| by_option.map(|option| &mut option.choices))
     }
 
-    /// The agent's models: a config option, or its own list.
+    /// Returns the agent's models: a config option, or the separate list.
     pub(crate) fn model(&self) -> Option<&Choices> {
         self.model_option().map(|option| &option.choices).or(self.models.as_ref())
     }
 
-    /// The config option that sets the model.
+    /// Returns the config option for the model.
     pub(crate) fn model_option(&self) -> Option<&ConfigOption> {
         self.of_id(MODEL_OPTION).or_else(|| self.of_category("model"))
     }
@@ -125,8 +125,8 @@ impl AgentSettings {
         self.options.iter().find(|option| option.category.as_deref() == Some(category))
     }
 
-    /// Refuses a change that the reports rule out: an unlisted mode, or a wrong value of a boolean. All other changes
-    /// are up to the agent.
+    /// Returns the error message for a change that the reports rule out: an unlisted mode, or an invalid
+    /// value of a boolean. All other changes are decided by the agent.
     pub(crate) fn refusal(&self, option: &SetOption) -> Option<String> {
         match option {
             SetOption::Mode(mode) => {
@@ -141,7 +141,7 @@ impl AgentSettings {
         }
     }
 
-    /// One line for each setting: name and values, with the current one first.
+    /// Returns one line for each setting: name and values, with the current value first.
     pub(crate) fn lines(&self) -> Vec<(String, String)> {
         let is_shown = |option: &&ConfigOption| {
             option.category.as_deref() != Some("mode")
@@ -157,7 +157,7 @@ impl AgentSettings {
 }
 
 impl Choices {
-    /// The current value and the possible ones.
+    /// Formats the current value and the possible values.
     fn text(&self) -> String {
         let current = self.current.as_deref();
         let current = current.map_or_else(|| "not reported".to_owned(), |value| line(value, SHOWN_CHARS_MAX));
@@ -165,7 +165,7 @@ impl Choices {
     }
 }
 
-/// Values as one line, cut after the first ones.
+/// Formats values as one line, truncated after the first `SHOWN_MAX`.
 fn listed(values: &[String]) -> String {
     let shown: Vec<String> =
         values.iter().take(SHOWN_MAX).map(|value| line(value, SHOWN_CHARS_MAX)).collect();

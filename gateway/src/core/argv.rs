@@ -1,18 +1,20 @@
-//! A command line as it may stand in a log.
+//! Redacts command lines for logs.
 #![deny(clippy::indexing_slicing)]
 
-/// What stands where something was left out.
+/// Placeholder for a redacted value.
 const HIDDEN: &str = "***";
-/// Parts of names whose values are secrets.
+/// Parts of flag and variable names that mark a value as secret.
 const SECRET_NAMES: [&str; 9] =
     ["token", "secret", "password", "passwd", "key", "auth", "credential", "cookie", "bearer"];
-/// A value of the environment that is shorter than this is no secret, and would hide half of every line.
+/// Minimum length of an environment value treated as secret, in bytes. Shorter values would redact ordinary
+/// words.
 const SECRET_BYTES_MIN: usize = 6;
-/// A word without separators that is at least this long is taken for a key.
+/// Minimum length of an unbroken word treated as an API key, in bytes.
 const KEY_BYTES_MIN: usize = 24;
 
-/// The words of a command line without what may be a secret: values of telling flags and variables, values that stand
-/// in the environment, and what looks like a key.
+/// Returns the words of a command line with possible secrets redacted: values of flags and variables with a
+/// secret name, words that contain one of `secrets` (values of the environment), and words that look like API
+/// keys.
 pub(crate) fn shown(argv: &[String], secrets: &[&str]) -> Vec<String> {
     let mut shown = Vec::with_capacity(argv.len());
     let mut hide_next = false;

@@ -1,5 +1,5 @@
-//! Bindings of conversations to sessions, decided: where one may be made, when it leads nowhere, what a start does
-//! about it, what a rebind keeps, and what a conversation is told when it begins.
+//! Rules for bindings of conversations to sessions: placement, stale bindings, reconciliation at start,
+//! rebinding, timeouts, and the notice of a new binding.
 //!
 //! Source: seed 003 "Core service contract", `openclaw.md` §3 and D1, D4, D5, D10; design rule H13.
 
@@ -13,30 +13,30 @@ use acp_shared::codes::Code;
 use acp_shared::ids::BindingId;
 use serde::{Deserialize, Serialize};
 
-/// Where a session is to be bound, seen from the conversation in which somebody asks for it.
+/// Placement of a new binding, relative to the conversation of the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Placement {
-    /// In that conversation itself.
+    /// The conversation of the request.
     #[default]
     Here,
-    /// In a new conversation below it, e.g. a thread of a channel.
+    /// A new child conversation, e.g. a thread of a channel.
     Child,
 }
 
-/// What a channel can do about bindings in one of its conversations.
+/// Placements of a binding supported by a channel, for one conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The conversation itself can be bound.
+    /// True if the conversation itself can be bound.
     pub here: bool,
-    /// A conversation can be made below it, and bound.
+    /// True if a child conversation can be created and bound.
     pub child: bool,
-    /// That is where a binding goes when nobody says where.
+    /// True if a child conversation is the default placement.
     pub child_first: bool,
 }
 
 impl Capabilities {
-    /// Whether a binding may be placed so.
+    /// True if the channel supports this placement.
     pub(crate) const fn allow(self, placement: Placement) -> bool {
         match placement {
             Placement::Here => self.here,
@@ -44,7 +44,8 @@ impl Capabilities {
         }
     }
 
-    /// Where a binding goes when nobody says where: here if that can be, else below. `None` when neither can.
+    /// Returns the default placement: a child if preferred, else the conversation itself, else a child.
+    /// `None` if neither is supported.
     pub(crate) const fn usual(self) -> Option<Placement> {
         match self {
             Self { child: true, child_first: true, .. } => Some(Placement::Child),
@@ -55,7 +56,7 @@ impl Capabilities {
     }
 }
 
-/// The conversation of a binding whose own is still to be made below `parent` (H13).
+/// Returns the placeholder conversation of a binding whose child of `parent` is not created yet (H13).
 pub(crate) fn unmade(parent: &ConversationRef, binding_id: BindingId) -> ConversationRef {
     ConversationRef {
         channel: parent.channel.clone(),
@@ -65,17 +66,17 @@ pub(crate) fn unmade(parent: &ConversationRef, binding_id: BindingId) -> Convers
     }
 }
 
-/// Why a binding leads nowhere.
+/// Reason why a binding is stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stale {
-    /// Its session is not there any more.
+    /// The session does not exist.
     SessionMissing,
-    /// Its session is closed.
+    /// The session is closed.
     SessionClosed,
 }
 
 impl Stale {
-    /// Whether a binding to such a session leads nowhere. A session in error is one that can be gone on with.
+    /// Returns the reason why a binding to this session is stale. A session in `error` is still usable.
     pub(crate) const fn of(target: Target) -> Option<Self> {
         match target {
             Target::Missing => Some(Self::SessionMissing),
@@ -84,7 +85,7 @@ impl Stale {
         }
     }
 
-    /// The reason, for logs, counters and programs.
+    /// Returns the reason as a word for logs, counters and API clients.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::SessionMissing => "session-missing",
@@ -92,7 +93,7 @@ impl Stale {
         }
     }
 
-    /// What the conversation is told, before and after the binding was removed.
+    /// Returns the error message for the conversation. `removed`: the binding is already removed.
     pub(crate) fn failure(self, binding: &BindingRow, removed: bool) -> Failure {
         let (key, code) = (&binding.session_key, Code::StaleBinding);
         let what = match self {
@@ -118,19 +119,19 @@ impl Stale {
     }
 }
 
-/// What a start does about a binding that has not ended.
+/// Action at start for a binding that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtStart {
-    /// It stays.
+    /// Keep the binding.
     Keep,
-    /// It leads nowhere and goes.
+    /// End the stale binding.
     End(Stale),
-    /// Its conversation is still to be made (H13).
+    /// Create the missing conversation of the binding (H13).
     Finish,
 }
 
-/// Decides it (D10). A session that could not be read (`None`) is no reason to end anything, and neither is one with
-/// runs that have not ended: somebody must look at those first.
+/// Returns the action for a binding at start (D10). A binding is kept if the session could not be read
+/// (`None`), or if a stale session has unfinished runs, which a person must look at first.
 pub(crate) fn at_start(status: BindingStatus, target: Option<Target>, runs_due: u64) -> AtStart {
     let Some(target) = target else { return AtStart::Keep };
     match (Stale::of(target), status) {
@@ -142,24 +143,24 @@ pub(crate) fn at_start(status: BindingStatus, target: Option<Target>, runs_due: 
     }
 }
 
-/// A binding that takes the place of another one in its conversation: the windows that hold there stay (D5), and how
-/// much is told there.
+/// Returns the binding that replaces `before` in the same conversation. Timeouts (D5) and verbosity carry
+/// over.
 pub(crate) fn renewed(new: BindingRow, before: &BindingRow) -> BindingRow {
     let BindingRow { idle_ms, max_age_ms, verbosity, .. } = *before;
     BindingRow { idle_ms, max_age_ms, verbosity, ..new }
 }
 
-/// A window of a binding that a person can set.
+/// Timeout of a binding that a person can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Window {
-    /// It ends after this long without a word.
+    /// Maximum time without activity.
     Idle,
-    /// It ends this long after it began.
+    /// Maximum age.
     MaxAge,
 }
 
 impl Window {
-    /// Its name in commands.
+    /// Returns the name used in commands.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -168,7 +169,7 @@ impl Window {
     }
 }
 
-/// The binding with another window; `None` is off. The window begins now (D4).
+/// Returns the binding with a changed timeout, which restarts now (D4). `None` turns the timeout off.
 pub(crate) fn with_window(
     binding: BindingRow,
     window: Window,
@@ -188,8 +189,8 @@ pub(crate) fn with_window(
     }
 }
 
-/// Notice of a new binding (D1): agent, directory, session ids and lifetime. It says nothing of the agent's process, which
-/// may still be starting.
+/// Returns the notice of a new binding (D1): agent, directory, session ids and lifetime. The agent's process
+/// is not mentioned, since the process may still be starting.
 pub(crate) fn intro(session: &SessionRow, binding: &BindingRow) -> String {
     let name = sanitize::line(session.label.as_deref().unwrap_or(session.agent.as_str()), usize::MAX);
     let own = match &session.agent_session_id {
@@ -204,7 +205,7 @@ pub(crate) fn intro(session: &SessionRow, binding: &BindingRow) -> String {
     )
 }
 
-/// How long a binding lasts, in words for people.
+/// Returns the lifetime of a binding as a sentence for people.
 pub(crate) fn lifetime(binding: &BindingRow) -> String {
     let on = |window: Option<u64>| window.filter(|ms| *ms > 0).map(span);
     match (on(binding.idle_ms), on(binding.max_age_ms)) {

@@ -1,13 +1,14 @@
-//! The live card of a run: one message that says how far the agent is, changed in place while the run goes on.
+//! Status card of a run: one message that shows the progress of the agent and is edited in place during the
+//! turn.
 //!
-//! It is best effort and carries nothing that does not come another way: the answer and every question are messages
-//! of their own. So an edit may be lost, and one that is overtaken is never made: what is rendered is always the
-//! newest. After a crash the card is made again from the journal.
+//! The card is best effort. The answer and all questions are separate messages, so a lost edit loses no
+//! information. An outdated edit is never sent: each edit shows the newest state. After a crash the card is
+//! rebuilt from the journal.
 //!
-//! When it changes: at the end of a sentence or a line, or when much has come, or when nothing more comes for a while
-//! and what there is ends with a phrase; never in the middle of one, and never twice within an interval.
+//! New text is shown at the end of a sentence or line, when much text is pending, or after a pause if the
+//! text ends with a phrase; never in the middle of a phrase, and at most once per interval.
 //!
-//! Where a channel cannot change a message, the lines about updates are messages of their own, and text is not
+//! In a channel that cannot edit messages, lines about updates are separate messages and text is not
 //! repeated. Source: openclaw "live" delivery and C1, C7.
 
 use crate::core::event::{EventKind, EventRow};
@@ -17,107 +18,108 @@ use crate::core::split::{self, Limit, tail};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Text that is shown at the next space, however it goes on, in characters.
+/// Minimum pending text that is shown up to the last space without waiting for a pause, in characters.
 const SOON_CHARS: usize = 220;
-/// Text that is shown at the last space when nothing more comes, in characters.
+/// Minimum pending text that is shown up to the last space after a pause, in characters.
 const IDLE_CHARS: usize = 80;
-/// How much of the end of a run's output is kept, in bytes.
+/// Limits of the output kept in memory, in bytes: length after a trim, and length that triggers a trim.
 const KEPT_BYTES: (usize, usize) = (32 * 1024, 64 * 1024);
-/// The most cards of one run: a new one takes the place of one that somebody deleted.
+/// Maximum number of cards of one run. A new card replaces one that was deleted in the channel.
 const CARDS_MAX: u32 = 3;
-/// Between two messages in a channel where none can be changed, in milliseconds, at least.
+/// Minimum interval between messages in a channel that cannot edit, in milliseconds.
 const UNEDITED_MS: u64 = 5_000;
-/// The longest pause after a change that was not made, in milliseconds.
+/// Maximum delay before a retry, in milliseconds.
 const RETRY_LAST_MS: u64 = 30_000;
 
-/// How often a card changes.
+/// Update rate of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// It changes after this long without more of it, in milliseconds.
+    /// Pause in the output after which pending text is shown, in milliseconds.
     pub(crate) idle_ms: u64,
-    /// Between two changes, in milliseconds.
+    /// Minimum interval between two updates, in milliseconds.
     pub(crate) interval_ms: u64,
 }
 
 impl Pace {
-    /// What the configuration says.
+    /// Returns the configured rate.
     pub(crate) const fn of(stream: &Stream) -> Self {
         Self { idle_ms: stream.coalesce_idle_ms.value, interval_ms: stream.min_interval_ms.value }
     }
 
-    /// The same where a conversation has cards although the configuration wants none: channels bound how often a message
-    /// may change.
+    /// Returns the rate for a conversation with cards although the configuration disables live delivery: the
+    /// pause is raised to `LIVE_COALESCE_MS_MIN`, since channels limit edits.
     pub(crate) const fn of_cards(self) -> Self {
         let idle_ms = if self.idle_ms < LIVE_COALESCE_MS_MIN { LIVE_COALESCE_MS_MIN } else { self.idle_ms };
         Self { idle_ms, ..self }
     }
 }
 
-/// What is to be done with the message.
+/// Operation on the message of a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// It is sent: the run's message of this number, from 0.
+    /// Send a new message.
     Post {
-        /// Its number: the same number is the same message, however often it is sent.
+        /// Number of the message within the run, from 0. A repeated send keeps the number, and thereby the
+        /// nonce.
         number: u32,
-        /// What it says.
+        /// Text of the message.
         text: String,
     },
-    /// It gets another text.
+    /// Edit the message.
     Edit {
-        /// The channel's id of it.
+        /// Id of the message in the channel.
         message_id: String,
-        /// What it says now.
+        /// New text of the message.
         text: String,
     },
 }
 
-/// What came of an [`Act`].
+/// Outcome of an [`Act`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Came {
-    /// It is shown, in the message of this id.
+    /// The text is shown.
     Shown {
-        /// The channel's id of it.
+        /// Id of the message in the channel.
         message_id: String,
     },
-    /// It is not, or nobody knows; it may be tried again, after this long if that is known.
+    /// Failed or uncertain. Retried later.
     Later {
-        /// Milliseconds from now.
+        /// Delay before the retry in milliseconds, if the channel names one.
         after_ms: Option<u64>,
     },
-    /// The message is not there any more.
+    /// The message no longer exists.
     Gone,
-    /// The channel will not have it.
+    /// The channel rejects the operation permanently.
     Never,
 }
 
-/// What is known of a run's messages, to be kept over a restart.
+/// State of a run's messages, stored for a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// The channel's id of the message that is changed; `None` where there is none.
+    /// Id of the message to edit, given by the channel; `None` before a confirmed send.
     pub(crate) message_id: Option<String>,
-    /// The number of the next message that is sent.
+    /// Number of the next message.
     pub(crate) number: u32,
-    /// Lines up to this journal row are shown, where each is a message of its own.
+    /// Last journal row sent as a line, in a channel without edits.
     pub(crate) through: u64,
-    /// When the message was sent, milliseconds since the Unix epoch; `None` where nobody knows.
+    /// Time of the send, milliseconds since the Unix epoch; `None` if unknown.
     pub(crate) posted_at_ms: Option<u64>,
 }
 
-/// What is being shown and not confirmed.
+/// Content of an unconfirmed send or edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Flight {
-    /// How much of what was ever added it shows.
+    /// Bytes of the body covered by the content, on the scale of `Card::grown`.
     upto: u64,
     status: String,
     text: String,
-    /// How many of the lines it holds.
+    /// Number of lines in the content.
     lines: usize,
     through: u64,
     is_post: bool,
 }
 
-/// The card of one run in one conversation.
+/// Status card of one run in one conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Card {
     body: Body,
@@ -125,40 +127,40 @@ pub(crate) struct Card {
     pace: Pace,
     can_edit: bool,
     known: Known,
-    /// Bytes that were ever added to the body, and how many of them are shown.
+    /// Total number of bytes added to the body; `shown` of them are visible.
     grown: u64,
     shown: u64,
     status_shown: String,
     text_shown: String,
-    /// Lines that are not shown yet, where each is shown once; and the journal row that they go up to.
+    /// Lines not sent yet, in a channel without edits. `through` is the last journal row read.
     lines: Vec<String>,
     through: u64,
     flight: Option<Flight>,
-    /// When text or a line last came that is not shown.
+    /// Time of the last text or line that is not shown yet.
     text_at: Option<u64>,
-    /// Since when the first line is another one than what is shown.
+    /// Time at which the status line began to differ from the shown one.
     status_at: u64,
     not_before: u64,
     failures: u32,
-    /// A message may have been sent with an older text.
+    /// True after a send with an uncertain outcome: a message with an older text may exist.
     is_post_unsure: bool,
-    /// The questions that wait for an answer, by id.
+    /// Ids of the pending permission requests.
     asking: BTreeSet<String>,
-    /// How many messages somebody took away.
+    /// Number of messages deleted in the channel.
     lost: u32,
-    /// How the run ended, once it has.
+    /// Status word for the end of the run; `None` before the end.
     ending: Option<&'static str>,
     is_off: bool,
 }
 
 impl Card {
-    /// Of a run that is taken up at `now`, in a channel that can change messages or cannot.
+    /// Creates the card of a run. `now` is in milliseconds; `can_edit`: the channel can edit messages.
     pub(crate) fn new(style: Style, pace: Pace, can_edit: bool, known: Option<Known>, now: u64) -> Self {
         let limit = style.limit;
-        // It was about to be sent: nobody knows whether it was, and with which text.
+        // State without a message id was stored before a send: neither outcome nor text is known.
         let is_post_unsure = can_edit && known.as_ref().is_some_and(|known| known.message_id.is_none());
         Self {
-            // Its end is shown, however long it is.
+            // No limit on the output: the card shows the end of the text.
             body: Body::new(Style { output_chars_max: usize::MAX, ..style }),
             limit,
             pace,
@@ -183,27 +185,27 @@ impl Card {
         }
     }
 
-    /// From now on it changes this often.
+    /// Changes the update rate.
     pub(crate) const fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
 
-    /// What is known of its messages.
+    /// Returns the state to store for a restart.
     pub(crate) const fn known(&self) -> &Known {
         &self.known
     }
 
-    /// The message was found in the channel.
+    /// Sets the id of a message found by a lookup in the channel.
     pub(crate) fn is_found(&mut self, message_id: String) {
         self.known.message_id = Some(message_id);
     }
 
-    /// Whether the row that ends the run was taken.
+    /// True once the row that ends the run was added.
     pub(crate) const fn is_over(&self) -> bool {
         self.ending.is_some()
     }
 
-    /// Takes the next journal row of the run, in order.
+    /// Adds the next journal row of the run, in order.
     pub(crate) fn push(&mut self, now: u64, row: &EventRow) {
         let before = self.body.text().len();
         let status = self.status();
@@ -239,7 +241,7 @@ impl Card {
         }
     }
 
-    /// When [`Card::act`] gives something next; `None` when that waits for more of the run.
+    /// Returns the time of the next [`Card::act`]; `None` if nothing is pending or an operation is unconfirmed.
     pub(crate) fn due_at(&self) -> Option<u64> {
         if self.is_off || self.flight.is_some() {
             return None;
@@ -258,7 +260,7 @@ impl Card {
         text.into_iter().chain(status).min().map(|at| at.max(self.not_before))
     }
 
-    /// What is to be done now. Nothing more comes until what came of it is told to [`Card::came`].
+    /// Returns the operation that is due. The outcome must be passed to [`Card::came`] before the next one.
     pub(crate) fn act(&mut self, now: u64) -> Option<Act> {
         if self.due_at()? > now {
             return None;
@@ -277,7 +279,7 @@ impl Card {
         Some(act)
     }
 
-    /// What came of the last [`Act`].
+    /// Handles the outcome of the last [`Act`].
     pub(crate) fn came(&mut self, now: u64, came: Came) {
         let Some(flight) = self.flight.take() else { return };
         match came {
@@ -289,7 +291,7 @@ impl Card {
                     self.known.through = flight.through;
                     self.lines.drain(..flight.lines.min(self.lines.len()));
                 }
-                // A message that was sent before this one may be the one that is there.
+                // The channel may have kept an earlier message with an older text: update once more.
                 if std::mem::take(&mut self.is_post_unsure) && flight.is_post && self.can_edit {
                     self.not_before = now.saturating_add(self.pace.interval_ms);
                     self.status_shown.clear();
@@ -314,13 +316,13 @@ impl Card {
         }
     }
 
-    /// The message was sent at this time.
+    /// Sets the time of the send, milliseconds since the Unix epoch.
     pub(crate) const fn posted(&mut self, at_ms: u64) {
         self.known.posted_at_ms = Some(at_ms);
     }
 
-    /// From now on it goes on in another message, where one can be changed for so long only and that is over. What is
-    /// done with the old one.
+    /// Moves the card to a new message if the present one is older than `edits_until_ms`, the age limit for
+    /// edits. Returns the last edit of the old message.
     pub(crate) fn rotate(&mut self, now_ms: u64, edits_until_ms: Option<u64>) -> Option<Act> {
         let age_ms = now_ms.saturating_sub(self.known.posted_at_ms?);
         if self.flight.is_some() || self.is_over() || age_ms < edits_until_ms? {
@@ -340,12 +342,12 @@ impl Card {
         self.text_shown.clear();
     }
 
-    /// Whether the agent works and waits for nobody.
+    /// True if the run is active and no permission request is pending.
     pub(crate) fn is_working(&self) -> bool {
         self.asking.is_empty() && self.ending.is_none()
     }
 
-    /// What is done with it once the run has ended and its answer stands below.
+    /// Returns the last edit of the card, after the run ended and the answer was sent.
     pub(crate) fn fold(&self) -> Option<Act> {
         let message_id = self.known.message_id.clone().filter(|_| self.can_edit)?;
         let text = self.with_tools(self.ending.unwrap_or("Not followed any more"));
@@ -364,7 +366,7 @@ impl Card {
         }
     }
 
-    /// The card with everything that may be shown of it now.
+    /// Renders the card with all text that may be shown now.
     fn rendered(&self, now: u64) -> Flight {
         let text = self.body.text();
         let is_idle = self.text_at.is_some_and(|at| now >= at.saturating_add(self.pace.idle_ms));
@@ -390,7 +392,7 @@ impl Card {
         }
     }
 
-    /// The lines that are not shown yet.
+    /// Renders the lines not sent yet.
     fn listed(&self) -> Flight {
         Flight {
             upto: self.grown,
@@ -413,14 +415,14 @@ impl Card {
         }
     }
 
-    /// How much of the body is not shown, in bytes at its end.
+    /// Returns the number of bytes at the end of the body that are not shown.
     fn pending(&self) -> usize {
         let pending = usize::try_from(self.grown - self.shown).unwrap_or(usize::MAX);
         pending.min(self.body.text().len())
     }
 
-    /// Up to where it may be shown although more may come at once: the end of a sentence or of a line, or a space
-    /// when there is much.
+    /// Returns the end of the text that can be shown without waiting for a pause: the end of a sentence or
+    /// line, or the last space if much text is pending.
     fn soon_end(&self) -> Option<usize> {
         let text = self.body.text();
         let start = text.len() - self.pending();
@@ -440,7 +442,7 @@ impl Card {
         sentence.max(word).map(|end| start + end)
     }
 
-    /// Up to where it may be shown when nothing more comes for a while.
+    /// Returns the end of the text that can be shown after a pause.
     fn idle_end(&self) -> Option<usize> {
         let text = self.body.text();
         let start = text.len() - self.pending();
@@ -453,7 +455,7 @@ impl Card {
     }
 }
 
-/// Which question a row is about.
+/// Returns the permission id of a row.
 fn question(row: &EventRow) -> String {
     let payload: Value = serde_json::from_str(&row.payload).unwrap_or(Value::Null);
     payload["permission_id"].as_str().unwrap_or_default().to_owned()
@@ -463,7 +465,7 @@ fn last_space(text: &str) -> Option<usize> {
     text.char_indices().rev().find(|(_, c)| c.is_whitespace()).map(|(at, c)| at + c.len_utf8())
 }
 
-/// As much of `text` as one message holds.
+/// Returns the start of `text` that fits into one message.
 fn first(text: &str, limit: Limit) -> String {
     split::first(text, limit).unwrap_or_default()
 }

@@ -1,10 +1,10 @@
-//! Bindings of the configuration (`[[bindings]]`), decided: which entry speaks for a conversation, which session works
-//! there, and when another one takes its place.
+//! Rules for static bindings (`[[bindings]]` in the configuration): the entry for a conversation, the session
+//! of that entry, and the replacement of the session after a change.
 //!
-//! The entry that names the conversation itself goes before one that names the conversation around it, and an account
-//! by name before `*`. A thread joins the session of the channel that it inherits from. What a person binds goes before
-//! what is configured, as long as it leads somewhere. An entry that changed takes hold with the next message, once the
-//! session has nothing to do: no turn is lost to a reload. Source: `openclaw.md` §1.1, §1.5 and D15.
+//! An entry for the conversation itself takes precedence over one for the parent conversation, and a named
+//! account over `*`. A thread joins the session of the channel from which it inherits the entry. A person's
+//! binding takes precedence over a static one unless stale. A changed entry takes effect with the next
+//! message, once the session is idle: a reload interrupts no turn. Source: `openclaw.md` §1.1, §1.5 and D15.
 
 use crate::config::bindings::{ANY_ACCOUNT, Binding};
 use crate::core::binding::Stale;
@@ -15,33 +15,34 @@ use acp_shared::ids::{AgentName, IdError, SessionKey};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Under which a binding's row says what it was made from.
+/// Key in a binding's metadata for the properties of the entry (`Made`).
 const METADATA: &str = "configured";
-/// Under which it says which message had it made; the store reads it when it writes the row.
+/// Key in a binding's metadata for the id of the message that caused the binding. The store starts the
+/// backfill there.
 const SINCE: &str = "since";
-/// As much of a name as a session's key shows.
+/// Maximum length of a name in a session key, in characters.
 const SHOWN_CHARS: usize = 32;
-/// As many bytes of the conversation's hash as a session's key shows.
+/// Length of the conversation's hash in a session key, in bytes.
 const HASH_BYTES: usize = 8;
 
-/// What of an entry makes a session another one. A label and permissions count for new sessions only, and what a person
-/// changes of a session is theirs.
+/// Properties of an entry whose change requires a new session. Label and permissions apply to new sessions
+/// only, and changes by a person are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Made {
-    /// The conversation that the entry names: the session's home, also for the threads below it.
+    /// Conversation of the entry. Threads below the conversation use the same session.
     pub(crate) home: String,
-    /// The agent.
+    /// Agent of the session.
     pub(crate) agent: AgentName,
-    /// The session's mode.
+    /// Mode of the session.
     pub(crate) mode: SessionMode,
-    /// The backend that the entry names.
+    /// Backend, if set in the entry.
     pub(crate) backend: Option<String>,
-    /// The directory that the entry names.
+    /// Working directory, if set in the entry.
     pub(crate) cwd: Option<String>,
 }
 
 impl Made {
-    /// What an entry makes; `None` for one without an agent, which is no valid one.
+    /// Returns the properties of an entry; `None` for an invalid entry without an agent.
     pub(crate) fn of(entry: &Binding) -> Option<Self> {
         Some(Self {
             home: entry.conversation.clone(),
@@ -52,19 +53,19 @@ impl Made {
         })
     }
 
-    /// What a binding's row was made from, if that was the configuration.
+    /// Reads the properties from a binding's metadata; `None` if the binding is not a static one.
     pub(crate) fn read(metadata: &str) -> Option<Self> {
         let mut metadata: serde_json::Value = serde_json::from_str(metadata).ok()?;
         serde_json::from_value(metadata.get_mut(METADATA)?.take()).ok()
     }
 
-    /// For a binding's row. With the message that had it made, where it has an id that grows: what was said after that
-    /// one and before the row was written is read too.
+    /// Returns the metadata for a static binding. `since` is the id of the message that caused the binding,
+    /// in a channel with increasing ids; messages after that id and before the commit are backfilled.
     pub(crate) fn metadata(&self, since: Option<&str>) -> String {
         serde_json::json!({ METADATA: self, SINCE: since }).to_string()
     }
 
-    /// What is different, in the names of the keys.
+    /// Returns the configuration keys with different values.
     fn differs(&self, from: &Self) -> Vec<&'static str> {
         let keys = [
             ("conversation", self.home != from.home),
@@ -77,16 +78,16 @@ impl Made {
     }
 }
 
-/// The entry that speaks for a conversation, and its number.
+/// Entry for a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found<'a> {
-    /// Its place in the table, from 0.
+    /// Index in the table, from 0.
     pub(crate) number: usize,
-    /// Itself.
+    /// The entry.
     pub(crate) entry: &'a Binding,
 }
 
-/// The entry that speaks for a conversation: direct before inherited, and an account by name before `*`.
+/// Returns the entry for a conversation: direct before inherited, a named account before `*`.
 pub(crate) fn find<'a>(table: &'a [Binding], at: &ConversationRef) -> Option<Found<'a>> {
     let entry = |conversation: &str, account: &str| {
         let fits = |it: &Binding| {
@@ -100,10 +101,10 @@ pub(crate) fn find<'a>(table: &'a [Binding], at: &ConversationRef) -> Option<Fou
         .or_else(|| at.parent_conversation_id.as_deref().and_then(in_conversation))
 }
 
-/// The key of the first session of a conversation's entry; later ones have it with a number.
+/// Returns the key of an entry's first session. The keys of later sessions append a number.
 ///
 /// # Errors
-/// None is known: every character of it is one of a key's.
+/// None expected: the key contains only valid characters.
 pub(crate) fn first_key(
     agent: &AgentName,
     (channel, account_id, home): (&str, &str, &str),
@@ -118,10 +119,10 @@ pub(crate) fn first_key(
     SessionKey::parse(&format!("agent:{agent}:acp:binding:{}:{}:{hash}", shown(channel), shown(account_id)))
 }
 
-/// The key of the session after `before` others under the first one's: the first, then `…:2`, `…:3` and so on.
+/// Returns the key of the session after `before` others of the same entry: `first`, then `…:2`, `…:3`.
 ///
 /// # Errors
-/// None is known.
+/// None expected.
 pub(crate) fn next_key(first: &SessionKey, before: u64) -> Result<SessionKey, IdError> {
     match before {
         0 => Ok(first.clone()),
@@ -129,36 +130,36 @@ pub(crate) fn next_key(first: &SessionKey, before: u64) -> Result<SessionKey, Id
     }
 }
 
-/// A session that the configuration made.
+/// Session created for a static binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Under {
-    /// Which one.
+    /// Key of the session.
     pub(crate) session_key: SessionKey,
-    /// Where it is.
+    /// State of the session.
     pub(crate) state: SessionState,
-    /// What its bindings say it was made from.
+    /// Properties of the entry, as recorded in the session's bindings.
     pub(crate) made: Option<Made>,
-    /// Whether it has runs that have not ended.
+    /// True if the session has unfinished runs.
     pub(crate) busy: bool,
 }
 
-/// What is known when a message comes in.
+/// State of a conversation when a message arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen<'a> {
-    /// The conversation's binding that has not ended, and what is known of its session.
+    /// Binding of the conversation that has not ended, with the state of the bound session.
     pub(crate) binding: Option<(&'a BindingRow, Target)>,
-    /// Whether that session has runs that have not ended.
+    /// True if the bound session has unfinished runs.
     pub(crate) busy: bool,
-    /// The newest session under the key of the entry that speaks for the conversation.
+    /// Newest session of the entry for the conversation.
     pub(crate) under: Option<&'a Under>,
 }
 
-/// A session that the configuration is done with.
+/// Session to close after a change of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// Which one.
+    /// Key of the session.
     pub(crate) session_key: SessionKey,
-    /// The keys whose values are other ones; none when the entry is gone.
+    /// Changed configuration keys; empty if the entry was removed.
     pub(crate) changed: Vec<String>,
 }
 
@@ -168,7 +169,7 @@ impl Done {
         Self { session_key: session_key.clone(), changed }
     }
 
-    /// Why it is closed, for the record and for the conversation.
+    /// Returns the reason of the close, for the journal and the conversation.
     pub(crate) fn reason(&self) -> String {
         if self.changed.is_empty() {
             return "the configuration binds this conversation no more".to_owned();
@@ -177,37 +178,37 @@ impl Done {
     }
 }
 
-/// What is done before a message is routed.
+/// Action before a message is routed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Nothing: it is bound as configured, by a person, or not at all.
+    /// Nothing: unbound, bound by a person, up to date, or busy.
     Leave,
-    /// A session is closed, and nothing takes its place.
+    /// Close the session without a replacement.
     Withdraw(Done),
-    /// The conversation is bound to a session that is there, or else to a new one, once what is done with is closed.
+    /// Close the replaced session, if any, and bind the conversation to an existing or a new one.
     Bind(Bind),
 }
 
-/// See [`Act::Bind`].
+/// Parameters of [`Act::Bind`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bind {
-    /// What the session is made from.
+    /// Properties of the session.
     pub(crate) made: Made,
-    /// The session that is there; `None` makes a new one.
+    /// Existing session; `None` creates a new one.
     pub(crate) to: Option<SessionKey>,
-    /// The one that is closed before.
+    /// Session to close first.
     pub(crate) after: Option<Done>,
 }
 
 impl Bind {
-    /// A session that is gone does not take the place of itself.
+    /// Adds the session to close first. A closed session is never reused as the target.
     fn after(self, done: Done) -> Act {
         let to = self.to.filter(|to| *to != done.session_key);
         Act::Bind(Self { to, after: Some(done), ..self })
     }
 }
 
-/// Decides it.
+/// Returns the action for a message in the conversation `at`.
 pub(crate) fn decide(table: &[Binding], at: &ConversationRef, seen: Seen<'_>) -> Act {
     let want = find(table, at).and_then(|found| Made::of(found.entry));
     let bound = seen.binding.filter(|(_, target)| Stale::of(*target).is_none());
@@ -218,7 +219,7 @@ pub(crate) fn decide(table: &[Binding], at: &ConversationRef, seen: Seen<'_>) ->
     }
 }
 
-/// A conversation that is bound as it was configured once.
+/// Returns the action for a conversation with a static binding.
 fn kept_or_not(
     table: &[Binding],
     at: &ConversationRef,
@@ -229,11 +230,11 @@ fn kept_or_not(
     let home =
         ConversationRef { conversation_id: made.home.clone(), parent_conversation_id: None, ..at.clone() };
     let at_home = find(table, &home).and_then(|found| Made::of(found.entry));
-    // Whether its session is still the one that works at its home, whatever this conversation is bound to now.
+    // True if the session is still the configured one for its home conversation.
     let stands = at_home.as_ref() == Some(&made);
     match want {
         Some(want) if want == made => Act::Leave,
-        // A channel that does not name the conversation around this one every time.
+        // Not a removal: some channels omit the parent conversation in some messages.
         None if stands => Act::Leave,
         Some(want) if stands => Act::Bind(taken_up(want, under)),
         _ if busy => Act::Leave,
@@ -245,7 +246,7 @@ fn kept_or_not(
     }
 }
 
-/// A conversation that is bound to nothing yet, or to another session than the configured one.
+/// Returns the binding for a conversation without one, or bound to a session other than the configured one.
 fn taken_up(want: Made, under: Option<&Under>) -> Bind {
     let Some(under) = under.filter(|under| under.state != SessionState::Closed) else {
         return Bind { made: want, to: None, after: None };
@@ -255,7 +256,7 @@ fn taken_up(want: Made, under: Option<&Under>) -> Bind {
             let done = Done::new(&under.session_key, &want.differs(made));
             Bind { made: want, to: None, after: Some(done) }
         }
-        // What it was made from stands in its row, so that a change that waited is seen with the next message.
+        // Reuses the recorded properties, so that the next message detects a postponed change.
         made => Bind { made: made.clone().unwrap_or(want), to: Some(under.session_key.clone()), after: None },
     }
 }

@@ -1,165 +1,165 @@
-//! What an actor wants committed: the rows of one transaction, all or nothing.
+//! Database writes of an actor: the rows of one transaction, all or nothing.
 
 use crate::core::event::EventKind;
 use crate::core::rows::{AgentRequestRow, LeaseRow, LeaseUse, OutboxRow, PermissionRow, RunRow, SessionRow};
 use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
 
-/// How many sessions may be in use once another one is.
+/// Limits on the sessions in use, checked before one more session comes into use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caps {
-    /// In all.
+    /// Maximum of all sessions.
     pub(crate) sessions_max: u64,
-    /// In the session's account.
+    /// Limit of the session's account.
     pub(crate) account: Option<AccountCap>,
 }
 
-/// How many sessions of one account may be in use. A session belongs to the account that it was first bound in.
+/// Limit on the sessions in use of one account. A session belongs to the account of its first binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AccountCap {
-    /// The channel.
+    /// Channel of the account.
     pub(crate) channel: String,
-    /// The account.
+    /// Id of the account.
     pub(crate) account_id: String,
-    /// How many.
+    /// Maximum number of sessions.
     pub(crate) sessions_max: u64,
 }
 
-/// One row to write. A transaction is a `Vec<Write>`, applied in order.
+/// One database write. A transaction is a `Vec<Write>`, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Write {
-    /// Append to the journal; the store adds the time. The numbers must follow the last ones without a gap, or
-    /// the transaction fails.
+    /// Append to the journal; the store adds the time. The numbers must follow the last ones without a gap,
+    /// or the transaction fails.
     Event {
-        /// Next number of the session.
+        /// Next number within the session.
         session_seq: u64,
-        /// The run, with the next number in it.
+        /// Run with the next number within the run.
         run: Option<(RunId, u64)>,
-        /// How to read the payload.
+        /// Kind of the row; determines the format of the payload.
         kind: EventKind,
-        /// JSON text.
+        /// Payload, JSON text.
         payload: String,
     },
     /// Insert or update the session's row.
     Session(Box<SessionRow>),
     /// Insert or update a run's row; its text and identity stay as inserted.
     Run(Box<RunRow>),
-    /// A run that waits says something else from now on. Fails when it does not wait any more.
+    /// Replace the text of a queued run. Fails if the run has left the queue.
     Reword {
         /// The run.
         run_id: RunId,
-        /// What it says.
+        /// New text.
         text: String,
     },
-    /// Insert a lease row, before the supervisor hears of it (H5).
+    /// Insert a lease row, before the spawn request to the supervisor (H5).
     NewLease(Box<LeaseRow>),
-    /// A lease's streams moved on.
+    /// Update the positions of a lease's streams.
     LeaseProgress {
         /// The lease.
         lease_id: LeaseId,
-        /// First stdout byte that is not committed now.
+        /// First stdout byte that is not committed.
         stdout_offset: u64,
         /// Number of the next stdin message.
         next_stdin_seq: u64,
-        /// The link's state at that offset, when it changed.
+        /// Backend state at that offset, if changed.
         link_state: Option<String>,
     },
-    /// What is known of a lease changed.
+    /// Update the state of a lease.
     LeaseUse {
         /// The lease.
         lease_id: LeaseId,
-        /// What is known now.
+        /// New state.
         usage: LeaseUse,
     },
-    /// A piece of an unfinished line (H2).
+    /// Store a piece of an unfinished line (H2).
     Tail {
         /// The lease.
         lease_id: LeaseId,
-        /// Offset of its first byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// The bytes.
+        /// Content of the piece.
         bytes: Vec<u8>,
     },
-    /// Nothing more of a lease's output is read.
+    /// Mark the output of a lease as unusable; further output is discarded.
     LeaseBroken {
         /// The lease.
         lease_id: LeaseId,
     },
-    /// The unfinished line is finished: its pieces go.
+    /// Delete the pieces of a line that is now complete.
     TailClear {
         /// The lease.
         lease_id: LeaseId,
     },
-    /// A message to the agent, committed before it is sent.
+    /// Insert a message to the agent, committed before the send.
     Outbox(Box<OutboxRow>),
-    /// Messages up to this number are in the pipe; their bytes may be dropped.
+    /// Mark messages up to this number as written to the pipe; the store may drop their bytes.
     Written {
         /// The lease.
         lease_id: LeaseId,
-        /// The highest such number.
+        /// Highest written number.
         through_seq: u64,
     },
     /// Insert or update a request of the agent.
     Request(Box<AgentRequestRow>),
     /// Insert or update a permission request.
     Permission(Box<PermissionRow>),
-    /// Remember the answer to a command (I5). Fails when the key has one already.
+    /// Store the result of a command under a key (I5). Fails if the key already has a result.
     Idempotency {
-        /// What the key is for, e.g. `prompt:<session key>`.
+        /// Scope of the key, e.g. `prompt:<session key>`.
         scope: String,
         /// The key.
         key: IdempotencyKey,
-        /// Digest of what was asked, so that another question under the same key is recognised.
+        /// Digest of the request; detects a different request under the same key.
         fingerprint: String,
-        /// The answer, JSON text.
+        /// Result, JSON text.
         result: String,
     },
-    /// The session is used. If it rests, this wakes it, and the transaction fails where as many as may be are in use.
+    /// Bring the session into use. Fails if the session was not in use and a limit is reached.
     Wake(Caps),
     /// End every binding of the session.
     EndBindings {
-        /// Why.
+        /// Reason of the end.
         reason: String,
     },
-    /// End one binding that ran out, unless somebody used it meanwhile: then the transaction fails.
+    /// End one expired binding. The transaction fails if the binding was used in the meantime.
     ExpireBinding {
-        /// Which one.
+        /// The binding.
         binding_id: BindingId,
-        /// When it was last used, as far as is known.
+        /// Last known activity, milliseconds since the Unix epoch.
         last_activity_at_ms: u64,
-        /// Why.
+        /// Reason of the end.
         reason: String,
     },
-    /// Somebody or the agent spoke: the idle windows of the session's bindings begin anew.
+    /// Restart the idle timeouts of the session's bindings after activity of a person or the agent.
     TouchBindings {
-        /// When, milliseconds since the Unix epoch.
+        /// Time of the activity, milliseconds since the Unix epoch.
         at_ms: u64,
     },
 }
 
-/// Everything an actor was in the middle of, as the store finds it after a restart.
+/// State of a session's actor, as read from the database after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// The session.
     pub(crate) session: SessionRow,
-    /// Its lease in use.
+    /// Lease in use, if any.
     pub(crate) lease: Option<LeaseRow>,
     /// Pieces of the unfinished line, in order: offset and bytes.
     pub(crate) tail: Vec<(u64, Vec<u8>)>,
-    /// Runs that have not ended, in the order they were accepted.
+    /// Unfinished runs, in order of acceptance.
     pub(crate) runs: Vec<RunRow>,
-    /// Messages of the lease that are not known to be written, in order.
+    /// Messages to the lease without a confirmed write, in order.
     pub(crate) outbox: Vec<OutboxRow>,
-    /// Requests of the lease's agent that are not answered, in order.
+    /// Unanswered requests of the lease's agent, in order.
     pub(crate) requests: Vec<AgentRequestRow>,
-    /// Permissions of the lease's agent that are pending, in order.
+    /// Pending permission requests of the lease's agent, in order.
     pub(crate) permissions: Vec<PermissionRow>,
 }
 
-/// Who may write: an actor that was superseded can no longer commit.
+/// Condition of a write: the actor must not be superseded by a newer one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fence {
     /// The session.
     pub(crate) session_key: SessionKey,
-    /// The actor's epoch; the database holds the newest one.
+    /// Epoch of the actor; the database holds the newest epoch.
     pub(crate) epoch: u64,
 }

@@ -1,7 +1,7 @@
-//! What the journal holds: one row for each thing that an agent said or that happened to a session.
+//! Rows of the journal: one row for each output of an agent and each event of a session.
 //!
-//! A row keeps the agent's JSON exactly as it came (`payload`), so that nothing a later reader may need is lost;
-//! [`EventKind`] says how to read it. What clients see is computed from rows by `core/view.rs`.
+//! The payload keeps the agent's JSON as received, so that no information is lost for later readers.
+//! [`EventKind`] determines the format. `core/view.rs` computes the view for clients from the rows.
 
 use crate::core::rows::{ConversationRef, RunMode};
 use acp_shared::ids::{RunId, SessionKey};
@@ -9,20 +9,20 @@ use serde_json::json;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])+ $name:ident = $text:literal,)+) => {
-        /// What a journal row is about. The names are in databases: never change one.
+        /// Kind of a journal row. The names are in databases: never change one.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub(crate) enum EventKind { $($(#[$doc])+ $name,)+ }
 
         impl EventKind {
-            /// Every kind.
+            /// All kinds.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// The name in the database.
+            /// Returns the name in the database.
             pub(crate) const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }
             }
 
-            /// Reads the name back.
+            /// Parses a name from the database.
             pub(crate) fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|kind| kind.as_str() == text)
             }
@@ -31,7 +31,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A person's prompt as it was accepted. Payload: `{"text", "mode", "author"?}`.
+    /// Accepted prompt of a person. Payload: `{"text", "mode", "author"?, "asked_in"?}`.
     Prompt = "prompt",
     /// `agent_message_chunk`. Payload: the `update` object of the notification, as received.
     AgentMessage = "agent_message",
@@ -43,65 +43,69 @@ kinds! {
     ToolCallUpdate = "tool_call_update",
     /// `plan`. Payload: the `update` object.
     Plan = "plan",
-    /// Any other `session/update`, known to the lens or not. Payload: the `update` object.
+    /// Any other `session/update`, including unknown ones. Payload: the `update` object.
     Update = "update",
-    /// A notification or request of the agent that is not ACP's. Payload: `{"method", "params"?}`.
+    /// Notification or request of the agent outside of ACP. Payload: `{"method", "params"?}`.
     Extension = "extension",
-    /// An update that repeats old conversation while it is loaded (H10): never shown. Payload: the `update`.
+    /// Update repeated by the agent while loading an old conversation (H10): never shown.
+    /// Payload: the `update` object.
     Replay = "replay",
-    /// The agent asks for a permission, or the host asks before an effect. Payload: `{"permission_id", "params",
-    /// "deadline_at_ms"?}`; the params are as received, except that their tool call is completed with what an earlier
-    /// update of the same call said.
+    /// Permission request of the agent, or of the host before an effect.
+    /// Payload: `{"permission_id", "params", "deadline_at_ms"?}`. The params are as received, except for the
+    /// tool call, which is completed with data of earlier updates of the same call.
     Permission = "permission",
-    /// A permission was settled. Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "without"?}`:
-    /// the name of a person, or what settled it without one (`policy`, `deadline` …).
+    /// Settled permission request. `by` is the name of a person; `without` names another settler.
+    /// Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "without"?}`.
     PermissionSettled = "permission_settled",
-    /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload: `{"request_id", "effect",
-    /// "method", "path"? | "command"?, "outcome", "reason"?, "message"?}`.
+    /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload:
+    /// `{"request_id", "effect", "method", "path"? | "command"?, "outcome", "reason"?, "message"?}`.
     HostRequest = "host_request",
-    /// Something happened to the session or its agent. Payload: `{"status", "text", …}`.
+    /// Change of the session or the agent. Payload: `{"status", "text", …}`.
     Status = "status",
     /// Output of the agent is missing here (H7). Payload: `{"text"}`.
     Gap = "gap",
-    /// The run ended with an answer, or cancelled. Payload: `{"stop_reason", "usage"?, "result"?: <as received>}`.
+    /// End of a run with an answer, or by cancellation.
+    /// Payload: `{"stop_reason", "usage"?, "result"?: <as received>}`.
     Done = "done",
-    /// The run ended without an answer. Payload: `{"code", "message", "retryable", "detail_code"?, "origin"?, "acp"?}`.
+    /// End of a run without an answer.
+    /// Payload: `{"code", "message", "retryable", "detail_code"?, "origin"?, "acp"?}`.
     Error = "error",
-    /// The session was closed. Payload: `{"reason", "ending"?}`.
+    /// Close of the session. Payload: `{"reason", "ending"?}`.
     Closed = "closed",
 }
 
-/// An event on its way into the journal; its numbers are given by the actor.
+/// Event to append to the journal. The actor assigns the numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewEvent {
-    /// The run it belongs to; `None` between turns.
+    /// Run of the event; `None` between turns.
     pub(crate) run_id: Option<RunId>,
-    /// How to read the payload.
+    /// Kind of the row; determines the format of the payload.
     pub(crate) kind: EventKind,
-    /// JSON text.
+    /// Payload, JSON text.
     pub(crate) payload: String,
 }
 
-/// A row of the journal.
+/// Row of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EventRow {
     /// The session.
     pub(crate) session_key: SessionKey,
     /// Number within the session, from 1, without gaps: the resume cursor of every reader.
     pub(crate) session_seq: u64,
-    /// The run it belongs to; `None` between turns.
+    /// Run of the event; `None` between turns.
     pub(crate) run_id: Option<RunId>,
-    /// Number within the run, from 1, without gaps; `None` exactly when `run_id` is.
+    /// Number within the run, from 1, without gaps; `None` if and only if `run_id` is.
     pub(crate) seq: Option<u64>,
-    /// How to read the payload.
+    /// Kind of the row; determines the format of the payload.
     pub(crate) kind: EventKind,
-    /// JSON text.
+    /// Payload, JSON text.
     pub(crate) payload: String,
-    /// When it was committed, milliseconds since the Unix epoch.
+    /// Time of the commit, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
 }
 
-/// The payload of a `prompt` row. A prompt of a conversation names it: only there an answer is told as its own.
+/// Returns the payload of a `prompt` row. `asked_in` is the conversation of the prompt; in other
+/// conversations the answer gets a heading with the author.
 pub(crate) fn prompt_payload(
     text: &str,
     mode: RunMode,

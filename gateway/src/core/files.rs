@@ -1,48 +1,49 @@
-//! Files that come with a message: kept with the run, and given to the agent in the shape that it takes.
+//! Files attached to a message: stored with the run, and converted to content blocks for the agent.
 //!
-//! ACP lets an agent say which content it takes (`promptCapabilities`). What it does not take is named in words, so
-//! that it can say so itself; nothing is left out in silence. Source: ACP "Content", `discord.md` §3 "Files".
+//! An ACP agent declares the content types it accepts (`promptCapabilities`). A text that names the file
+//! replaces other content, so that the agent can report the omission; no file is dropped silently. Source:
+//! ACP "Content", `discord.md` §3 "Files".
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// The most files of one message.
+/// Maximum number of files of one message.
 pub(crate) const FILES_MAX: usize = 10;
-/// The most that the files of one message hold, in bytes; what does not fit is left out.
+/// Maximum total size of the files of one message, in bytes. Files beyond the limit are omitted.
 pub(crate) const FILES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The longest text that is put into the prompt of an agent that takes no embedded files, in bytes.
+/// Maximum size of a text file inlined into the prompt of an agent without embedded files, in bytes.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
-/// The longest name and media type, in characters.
+/// Maximum length of a file name and of a media type, in characters.
 const NAME_CHARS_MAX: usize = 200;
 
-/// A file of a message, as a channel brings it.
+/// File attached to a message, as received from a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its name.
+    /// Name of the file.
     pub name: String,
-    /// Its media type, e.g. `image/png`; empty when nobody said.
+    /// Media type, e.g. `image/png`; empty if unknown.
     pub mime: String,
-    /// What it holds.
+    /// Content of the file.
     pub content: AttachmentContent,
 }
 
-/// What a file of a message holds.
+/// Content of an attached file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttachmentContent {
-    /// These bytes.
+    /// Fetched content.
     Bytes(Vec<u8>),
-    /// It was not fetched.
+    /// Content not fetched.
     LeftOut {
-        /// Its size, as far as it is known.
+        /// Size in bytes, as far as known.
         bytes: u64,
-        /// Why, for the agent and for people.
+        /// Reason, for the agent and for people.
         why: String,
     },
 }
 
-/// A file of a run.
+/// Attached file, as stored with a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct File {
     name: String,
@@ -58,7 +59,7 @@ enum Data {
     LeftOut(String),
 }
 
-/// The files of a message within the bounds of one.
+/// Converts the files of a message, within the limits of one message.
 pub(crate) fn taken(attachments: &[Attachment]) -> Vec<File> {
     let mut room = FILES_BYTES_MAX;
     let mut out: Vec<File> = Vec::new();
@@ -90,7 +91,7 @@ pub(crate) fn taken(attachments: &[Attachment]) -> Vec<File> {
     out
 }
 
-/// As they are kept with a run; `None` for none.
+/// Serializes files for the row of a run; `None` if empty.
 pub(crate) fn kept(files: &[File]) -> Option<Arc<str>> {
     if files.is_empty() { None } else { serde_json::to_string(files).ok().map(Arc::from) }
 }
@@ -103,19 +104,19 @@ fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect()
 }
 
-/// Which content an agent takes besides text.
+/// Content types accepted by an agent besides text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Takes {
     /// Images.
     pub(crate) image: bool,
-    /// Sound.
+    /// Audio.
     pub(crate) audio: bool,
-    /// Files as a part of the prompt.
+    /// Files embedded in the prompt.
     pub(crate) embedded: bool,
 }
 
-/// The content blocks of a prompt with these files, as `session/prompt` has them.
+/// Returns the content blocks of a prompt with these files, as parameters of `session/prompt`.
 pub(crate) fn blocks(text: &str, kept: Option<&str>, takes: Takes) -> Value {
     let files: Vec<File> = kept.and_then(|kept| serde_json::from_str(kept).ok()).unwrap_or_default();
     let has_text = !text.is_empty() || files.is_empty();
@@ -155,7 +156,7 @@ fn block(number: usize, file: File, takes: Takes) -> Value {
     }
 }
 
-/// A name as part of a URI.
+/// Percent-encodes a name for a URI.
 fn encoded(name: &str) -> String {
     let mut out = String::new();
     for byte in name.bytes() {
@@ -169,7 +170,7 @@ fn encoded(name: &str) -> String {
     out
 }
 
-/// Base 64 with padding (RFC 4648 §4).
+/// Encodes bytes as Base64 with padding (RFC 4648 §4).
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);

@@ -1,8 +1,8 @@
-//! Effects of the host for an agent: reading and writing files, starting commands. The permission mode decides about
-//! them as about `session/request_permission`.
+//! Effects of the host requested by an agent: reading and writing files, running commands. The permission
+//! mode applies to effects as to `session/request_permission`.
 //!
-//! Requests for files and terminals carry no tool-call id. The host leaves a question out where a [`Grant`] covers the
-//! request, and where the file holds the content already.
+//! Requests for files and terminals carry no tool-call id. The host skips the question if a [`Grant`] covers
+//! the request, or if the file already has the requested content.
 
 mod grant;
 mod question;
@@ -27,7 +27,7 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    /// Effect of a request. `None` for methods that concern a terminal which was allowed when it was created.
+    /// Returns the effect of a request. `None` for methods of a terminal, which was allowed at creation.
     pub(crate) const fn of(wanted: &Wanted) -> Option<Self> {
         match wanted {
             Wanted::FsRead { .. } => Some(Self::Read),
@@ -41,7 +41,7 @@ impl Effect {
         }
     }
 
-    /// Name in the journal.
+    /// Returns the name in the journal.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -56,15 +56,15 @@ impl Effect {
 pub(crate) struct Circumstances {
     /// Permission mode of the session.
     pub(crate) mode: PermissionMode,
-    /// Outcome where a question cannot be asked.
+    /// Outcome if no person can be asked.
     pub(crate) non_interactive: NonInteractive,
     /// True for a request of the running turn.
     pub(crate) in_turn: bool,
-    /// True where a person can be asked in that turn.
+    /// True if a person can be asked in that turn.
     pub(crate) interactive: bool,
     /// True while the turn is being cancelled.
     pub(crate) is_stopping: bool,
-    /// True for a request that an earlier permission covers.
+    /// True if an earlier permission covers the request.
     pub(crate) is_granted: bool,
 }
 
@@ -86,13 +86,13 @@ pub(crate) enum Decision {
 pub(crate) enum Reason {
     /// The permission mode.
     Mode,
-    /// A permission that was given before.
+    /// A permission given before.
     Granted,
-    /// The file holds the content already.
+    /// The file already has the requested content.
     Unchanged,
     /// The answer to the host's question.
     Answer,
-    /// No person to ask.
+    /// No person can be asked.
     Nobody,
     /// The turn is being cancelled, or has ended.
     Stopped,
@@ -101,7 +101,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// Name in the journal.
+    /// Returns the name in the journal.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Mode => "mode",
@@ -114,7 +114,7 @@ impl Reason {
         }
     }
 
-    /// Text of a refusal for this reason, for the agent.
+    /// Returns the text of a refusal for this reason, for the agent.
     pub(crate) const fn refusal(self) -> &'static str {
         match self {
             Self::Mode => "refused: the permission mode of this session does not allow it",
@@ -126,7 +126,7 @@ impl Reason {
     }
 }
 
-/// Decides about an effect. Reads are confined to the session's roots where they are served.
+/// Decides about an effect. The file service confines reads to the session's roots.
 pub(crate) const fn decide(effect: Effect, now: Circumstances) -> Decision {
     let reads = matches!(effect, Effect::Read);
     match now.mode {
@@ -147,25 +147,25 @@ pub(crate) const fn decide(effect: Effect, now: Circumstances) -> Decision {
     }
 }
 
-/// Target of a write as it is on disk.
+/// State on disk of the target of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inspection {
-    /// Absolute path without links; the file itself may be missing.
+    /// Absolute path without symbolic links; the file itself may be missing.
     pub(crate) path: String,
-    /// True for a file that holds exactly the new content.
+    /// True if the file has exactly the new content.
     pub(crate) is_same: bool,
     /// Present content.
     pub(crate) old: Content,
 }
 
-/// Content of a file, as far as a question shows it.
+/// Content of a file, as shown in a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// There is no file.
+    /// The file does not exist.
     Absent,
-    /// Its text.
+    /// Text of the file.
     Text(String),
-    /// A file of this many bytes that is too large to be shown, or no text.
+    /// File of this many bytes that is too large to be shown, or not text.
     Opaque(u64),
 }
 

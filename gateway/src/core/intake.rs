@@ -1,12 +1,12 @@
 //! Repairs an agent's output on intake: each line of JSON becomes JSON that every strict parser accepts.
 //!
-//! JSON's grammar allows halves of UTF-16 pairs, numbers beyond a double and unbounded nesting, which strict parsers
-//! refuse. One occurrence in a payload would make the whole row unreadable for every consumer of the journal. They are
-//! replaced once, before anything is stored. Valid text stays byte for byte as received.
+//! JSON's grammar allows halves of UTF-16 pairs, numbers beyond a double and unbounded nesting, which strict
+//! parsers refuse. One occurrence in a payload would make the whole row unreadable for every consumer of the
+//! journal. They are replaced once, before anything is stored. Valid text stays byte for byte as received.
 
 use std::borrow::Cow;
 
-/// Maximum nesting of a line. Parsers stop at 128 levels, and rows and event lines add a few around a payload.
+/// Maximum nesting of a line. Parsers stop at 128 levels, and rows and event lines add a few to a payload.
 const DEPTH_MAX: usize = 100;
 /// Length of the escape of one UTF-16 unit: `\uXXXX`.
 const ESCAPE_BYTES: usize = 6;
@@ -51,7 +51,8 @@ impl<'a> AgentLine<'a> {
         self.is_repaired
     }
 
-    /// Returns the second half of a pair at the beginning of a string literal, a slice of [`AgentLine::text`] with quotes.
+    /// Returns the second half of a pair at the beginning of a string literal, a slice of [`AgentLine::text`]
+    /// with quotes.
     pub(crate) fn leading_half(&self, literal: &str) -> Option<u16> {
         let start = self.offset_of(literal)? + 1;
         self.replaced_at(start).filter(|unit| is_low(*unit))
@@ -77,8 +78,8 @@ impl<'a> AgentLine<'a> {
     }
 }
 
-/// Rewrites a string literal: with `pair` the leading half is replaced by the character of both halves; with `without_end`
-/// the trailing half is removed.
+/// Rewrites a string literal: with `pair` the leading half is replaced by the character of both halves; with
+/// `without_end` the trailing half is removed.
 pub(crate) fn rejoined(literal: &str, pair: Option<(u16, u16)>, without_end: bool) -> String {
     let joined = pair.and_then(|(high, low)| char::decode_utf16([high, low]).next()?.ok());
     let from = 1 + if pair.is_some() { ESCAPE_BYTES } else { 0 };
@@ -120,8 +121,8 @@ fn is_json(text: &str) -> bool {
     serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-/// Scans JSON text once and builds the repaired text. Only strings, numbers and brackets are tracked; invalid JSON passes
-/// through.
+/// Scans JSON text once and builds the repaired text. Only strings, numbers and brackets are tracked; invalid
+/// JSON passes through.
 struct Scanner<'a> {
     source: &'a str,
     at: usize,
@@ -218,7 +219,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Replaces a range after all earlier ranges. Ranges inside a value that is replaced as a whole are ignored.
+    /// Replaces a range after all earlier ranges. Ranges inside a value replaced as a whole are ignored.
     fn replace(&mut self, from: usize, to: usize, with: &str) {
         if self.deep_from.is_some() {
             return;

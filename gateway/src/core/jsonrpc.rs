@@ -1,8 +1,8 @@
-//! JSON-RPC messages as they are: the envelope is read as ordered members whose values stay raw text, so what
-//! goes on is byte for byte what came, whatever this build knows of it.
+//! JSON-RPC messages without interpretation: the envelope is read as ordered members with raw JSON values, so
+//! that forwarded content stays byte for byte as received, known to this build or not.
 //!
-//! Nothing here interprets a number, sorts a key or drops a duplicate. Where one name occurs twice, the last one
-//! counts, as in every common JSON reader. Ids are raw too: `0`, `"0"` and `null` are three ids.
+//! No number is interpreted, no key sorted, no duplicate dropped. The last of several members with one name
+//! counts, as in common JSON readers. Ids are raw too: `0`, `"0"` and `null` are three ids.
 #![deny(clippy::indexing_slicing)]
 
 use crate::core::link::RpcError;
@@ -20,17 +20,17 @@ pub(crate) const INVALID_PARAMS: i64 = -32602;
 pub(crate) const INTERNAL_ERROR: i64 = -32603;
 /// ACP: the request was cancelled.
 pub(crate) const CANCELLED: i64 = -32800;
-/// ACP: credentials are needed first.
+/// ACP: authentication required.
 pub(crate) const AUTH_REQUIRED: i64 = -32000;
 /// ACP: no such session or resource.
 pub(crate) const NOT_FOUND: i64 = -32002;
-/// The client refuses to carry out an effect: in JSON-RPC's range for implementations, and not one of ACP's.
+/// Refusal of an effect by the client: in JSON-RPC's range for implementations, not assigned by ACP.
 pub(crate) const REFUSED: i64 = -32003;
 
-/// "Limit exceeded", as EIP-1474 numbers server errors.
+/// "Limit exceeded", as numbered by EIP-1474.
 pub(crate) const LIMIT_REACHED: i64 = -32005;
 
-/// The members of one JSON object in their order, values as raw text, borrowed from the object's own text.
+/// Members of a JSON object in order, with raw values, borrowed from the object's text.
 #[derive(Debug, Clone)]
 pub(crate) struct Members<'a> {
     text: &'a str,
@@ -38,7 +38,7 @@ pub(crate) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// Reads one object. The text may have space around it and nothing else.
+    /// Parses one object. White space around the object is allowed.
     ///
     /// # Errors
     /// The text is not one JSON object.
@@ -49,17 +49,17 @@ impl<'a> Members<'a> {
         Ok(Self { text, list })
     }
 
-    /// The raw value of the last member of that name.
+    /// Returns the raw value of the last member with this name.
     pub(crate) fn get(&self, name: &str) -> Option<&'a str> {
         self.list.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.get())
     }
 
-    /// The same, when it is a string: its text.
+    /// Returns the text of the last member with this name, if a string.
     pub(crate) fn string(&self, name: &str) -> Option<Cow<'a, str>> {
         self.get(name).and_then(string)
     }
 
-    /// Names and raw values, in order, duplicates included.
+    /// Returns names and raw values in order, duplicates included.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "for the surfaces that pass messages on under other ids")
@@ -68,8 +68,8 @@ impl<'a> Members<'a> {
         self.list.iter().map(|(key, value)| (key.as_ref(), value.get()))
     }
 
-    /// The object's text with the values of these members replaced by other raw values; every other byte stays.
-    /// Names that do not occur are not added.
+    /// Returns the object's text with the values of these members replaced by other raw values; all other
+    /// bytes stay. Missing members are not added.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "for the surfaces that pass messages on under other ids")
@@ -79,7 +79,7 @@ impl<'a> Members<'a> {
         let mut copied = 0;
         for (key, value) in &self.list {
             let Some((_, new)) = changes.iter().find(|(name, _)| name == key) else { continue };
-            // The value is a slice of `text`, so the difference of their addresses is its place in it.
+            // The value is a slice of `text`: the difference of their addresses is the offset.
             let start = value.get().as_ptr() as usize - self.text.as_ptr() as usize;
             out.push_str(self.text.get(copied..start).unwrap_or_default());
             out.push_str(new);
@@ -90,7 +90,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The text of a raw value that is a string.
+/// Returns the text of a raw value, if a string.
 pub(crate) fn string(raw: &str) -> Option<Cow<'_, str>> {
     let mut reader = serde_json::Deserializer::from_str(raw);
     reader.deserialize_str(KeyVisitor).ok()
@@ -142,62 +142,62 @@ impl<'de> Visitor<'de> for KeyVisitor {
     }
 }
 
-/// One message. Ids, params, results and errors are raw JSON text.
+/// JSON-RPC message. Ids, params, results and errors are raw JSON text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
-    /// Wants an answer.
+    /// Request, which expects a response.
     Request {
-        /// To be given back exactly as it is here.
+        /// Id, returned unchanged in the response.
         id: &'a str,
         /// The method.
         method: Cow<'a, str>,
-        /// Its params, when there are any.
+        /// Params, if any.
         params: Option<&'a str>,
     },
-    /// Wants none.
+    /// Notification, which expects no response.
     Notification {
         /// The method.
         method: Cow<'a, str>,
-        /// Its params, when there are any.
+        /// Params, if any.
         params: Option<&'a str>,
     },
-    /// Answers a request.
+    /// Response to a request.
     Response {
-        /// Of the request; `None` when the peer left it out.
+        /// Id of the request; `None` if the peer omitted it.
         id: Option<&'a str>,
-        /// The result, or the error object.
+        /// Result, or error object.
         outcome: Result<&'a str, &'a str>,
     },
 }
 
-/// Why a line is no message.
+/// Reason why a line is not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// Text that is no JSON.
+    /// Not JSON.
     #[error("not JSON")]
     NotJson,
-    /// An array: ACP has no batches.
+    /// Array: ACP has no batches.
     #[error("a JSON-RPC batch")]
     Batch,
-    /// JSON, and not an object.
+    /// JSON, but not an object.
     #[error("not a JSON object")]
     NotObject,
-    /// An object with neither a method nor a result nor an error, or with a method that is no string.
+    /// Object without method, result and error, or with a method that is not a string.
     #[error("neither a request nor an answer")]
     NoMessage,
 }
 
 impl<'a> Message<'a> {
-    /// Reads one line.
+    /// Parses one line.
     ///
     /// # Errors
-    /// [`Malformed`]; nothing is repaired here (see [`crate::core::intake`]).
+    /// [`Malformed`]. Invalid input is not repaired here (see [`crate::core::intake`]).
     pub(crate) fn read(text: &'a str) -> Result<Self, Malformed> {
         let members = Members::parse(text).map_err(|_| what_else(text))?;
         Self::of(&members)
     }
 
-    /// Classifies an object that is already taken apart.
+    /// Classifies the members of a parsed object.
     ///
     /// # Errors
     /// [`Malformed::NoMessage`].
@@ -211,7 +211,7 @@ impl<'a> Message<'a> {
                 None => Self::Notification { method, params },
             });
         }
-        // Some peers send `"error": null` beside a result.
+        // Some peers send `"error": null` together with a result.
         let error = members.get("error").filter(|raw| *raw != "null");
         match (error, members.get("result")) {
             (Some(error), _) => Ok(Self::Response { id, outcome: Err(error) }),
@@ -231,25 +231,25 @@ fn what_else(text: &str) -> Malformed {
     }
 }
 
-/// Text as a JSON string.
+/// Encodes text as a JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A request with an id of ours, newline included.
+/// Builds a request with an id of the gateway, newline included.
 pub(crate) fn request(id: &str, method: &str, params: &str) -> Vec<u8> {
     let (id, method) = (quoted(id), quoted(method));
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method},\"params\":{params}}}\n").into_bytes()
 }
 
-/// A notification, newline included.
+/// Builds a notification, newline included.
 pub(crate) fn notification(method: &str, params: &str) -> Vec<u8> {
     let method = quoted(method);
     format!("{{\"jsonrpc\":\"2.0\",\"method\":{method},\"params\":{params}}}\n").into_bytes()
 }
 
-/// An answer to the request with that raw id, newline included. A result that is not one line of JSON becomes
-/// an internal error: nothing that we send may break the peer's reader.
+/// Builds the response to the request with this raw id, newline included. A result that is not JSON becomes
+/// an internal error, so that the output never breaks the peer's reader.
 pub(crate) fn reply(id: &str, outcome: &Result<String, RpcError>) -> Vec<u8> {
     match outcome {
         Ok(result) if serde_json::from_str::<IgnoredAny>(result).is_ok() => {
@@ -261,14 +261,14 @@ pub(crate) fn reply(id: &str, outcome: &Result<String, RpcError>) -> Vec<u8> {
     }
 }
 
-/// An error as answer to the request with that raw id, newline included.
+/// Builds the error response to the request with this raw id, newline included.
 pub(crate) fn reply_error(id: &str, code: i64, message: &str) -> Vec<u8> {
     let message = quoted(message);
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":{code},\"message\":{message}}}}}\n")
         .into_bytes()
 }
 
-/// Valid JSON has raw line breaks only between its tokens, where a space does as well.
+/// Replaces line breaks by spaces: valid JSON has raw line breaks only between tokens.
 fn one_line(json: &str) -> Cow<'_, str> {
     if json.contains(['\n', '\r']) {
         Cow::Owned(json.replace(['\n', '\r'], " "))

@@ -1,52 +1,52 @@
-//! Splits an agent's output into lines that know where they begin in the stream. Sans-I/O: bytes with offsets go
-//! in, whole lines come out; what is unfinished can be committed in pieces and put back after a restart (H2).
+//! Splits an agent's output into lines with their stream offsets. Sans-I/O: takes bytes with offsets, returns
+//! whole lines. An unfinished line can be committed in pieces and restored after a restart (H2).
 #![deny(clippy::indexing_slicing)]
 
-/// The longest line that an agent may write, in bytes. While it is committed and read, it is in memory several times.
+/// Maximum length of an agent's line, in bytes. Commit and parsing hold several copies in memory.
 pub(crate) const LINE_BYTES_MAX: usize = 12 * 1024 * 1024;
 
-/// What makes the stream unusable.
+/// Error that makes the stream unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LineError {
-    /// A line beyond the limit.
+    /// Line beyond the limit.
     #[error("the line at offset {start} is longer than {bytes_max} bytes")]
     TooLong {
-        /// Offset of its first byte.
+        /// Offset of the line's first byte.
         start: u64,
         /// The limit.
         bytes_max: usize,
     },
-    /// Bytes are missing between what was pushed before and what came now.
+    /// Bytes are missing before the pushed piece.
     #[error("output is missing: expected offset {expected}, got {got}")]
     Gap {
-        /// Offset that should have come.
+        /// Expected offset.
         expected: u64,
-        /// Offset that came.
+        /// Offset of the pushed piece.
         got: u64,
     },
 }
 
-/// The splitter of one stream.
+/// Line splitter of one stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Lines {
-    /// Offset of the next byte that is expected.
+    /// Offset of the next expected byte.
     next: u64,
-    /// The unfinished line; it ends at `next` and holds no newline.
+    /// Unfinished line, without a newline; ends at `next`.
     tail: Vec<u8>,
     bytes_max: usize,
 }
 
 impl Lines {
-    /// A splitter whose first byte has this offset and begins a line.
+    /// Creates a splitter. The stream is at the start of a line, at this offset.
     pub(crate) const fn new(offset: u64, bytes_max: usize) -> Self {
         Self { next: offset, tail: Vec::new(), bytes_max }
     }
 
-    /// Takes the next piece of the stream and hands out every line that it finishes, without its newline and
-    /// with the offset of its first byte. Bytes that were pushed before are skipped.
+    /// Takes the next piece of the stream and calls `each` for every completed line, with the offset of the
+    /// first byte and the line without newline. Bytes pushed before are skipped.
     ///
     /// # Errors
-    /// [`LineError`]; lines before it were handed out, and the splitter is of no more use.
+    /// [`LineError`]. Earlier lines were passed to `each`; the splitter is unusable afterwards.
     pub(crate) fn push(
         &mut self,
         offset: u64,
@@ -77,7 +77,8 @@ impl Lines {
         Ok(())
     }
 
-    /// Puts back a committed piece of an unfinished line: pieces in order, the first at the splitter's offset.
+    /// Restores a committed piece of an unfinished line. The pieces come in order, the first at the
+    /// splitter's offset.
     ///
     /// # Errors
     /// [`LineError`] as for [`Lines::push`].
@@ -92,23 +93,23 @@ impl Lines {
         Ok(())
     }
 
-    /// Offset of the next byte that is expected.
+    /// Returns the offset of the next expected byte.
     pub(crate) const fn next_offset(&self) -> u64 {
         self.next
     }
 
-    /// Offset at which the unfinished line begins: every byte before it is in a line that was handed out.
+    /// Returns the offset of the unfinished line. All earlier bytes belong to completed lines.
     pub(crate) fn line_start(&self) -> u64 {
         self.next - self.tail.len() as u64
     }
 
-    /// The unfinished line so far.
+    /// Returns the unfinished line.
     #[cfg(test)]
     pub(crate) fn tail(&self) -> &[u8] {
         &self.tail
     }
 
-    /// What of the unfinished line lies at or after this offset: the piece that is not committed yet.
+    /// Returns the part of the unfinished line from this offset on: the uncommitted piece.
     pub(crate) fn tail_from(&self, offset: u64) -> &[u8] {
         let skip = usize::try_from(offset.saturating_sub(self.line_start())).unwrap_or(usize::MAX);
         self.tail.get(skip..).unwrap_or_default()
@@ -197,7 +198,7 @@ mod tests {
                 prop_assert_eq!(stream.get(from..from + line.len()).unwrap(), &line[..]);
                 prop_assert_eq!(stream.get(from + line.len()), Some(&b'\n'));
             }
-            // A restart in the middle of the unfinished line: the pieces are put back, and it goes on the same.
+            // A restart within the unfinished line: the restored pieces give the same lines.
             let start = whole.line_start();
             let mut again = Lines::new(start, 1 << 20);
             let half = whole.tail().len() / 2;

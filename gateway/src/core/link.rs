@@ -1,9 +1,10 @@
-//! The pure half of a runtime backend: a machine that turns commands into bytes for the agent's standard input
-//! and the agent's lines into steps. It never acts; the session task commits what a step means and then does it.
+//! Interface of a backend: a pure state machine that turns commands into bytes for the agent's standard
+//! input, and lines of the agent into steps. The machine does no I/O; the session task commits each step and
+//! then carries out the step.
 //!
-//! Its whole state is a text ([`Link::save`]) that is committed in the same transaction as the stdout offset up
-//! to which it has read. A gateway that was killed rebuilds the machine from that text, reads on from that
-//! offset, and is the same machine: that is how output is exactly-once across a crash.
+//! The complete state is a text ([`Link::save`]), committed in one transaction with the stdout offset read so
+//! far. After a crash the gateway restores the machine from the text and continues at the offset. This makes
+//! the processing of output exactly-once.
 
 use crate::config::{ClientFs, McpServer};
 use crate::core::agent_settings::Report;
@@ -13,98 +14,100 @@ use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A runtime backend's machine for one session.
+/// Backend state machine of one session.
 pub(crate) trait Link: Send {
-    /// A new process of the agent runs under `lease`: bring it to a session (initialise, then new, resume or
-    /// load). Ends in [`LinkStep::Ready`] or [`LinkStep::Failed`]. Forgets everything of an earlier process.
+    /// Opens a session in a new process of the agent (initialise, then new, resume or load). Ends with
+    /// [`LinkStep::Ready`] or [`LinkStep::Failed`]. Clears all state of an earlier process.
     fn ensure_session(&mut self, input: &EnsureSession) -> Vec<LinkStep>;
-    /// Submits a turn, or steers the running one. Only when ready; a turn only when none runs.
+    /// Submits a turn, or steers the running one. Requires an open session, and for a turn no running one.
     fn submit(&mut self, input: &Submit) -> Vec<LinkStep>;
-    /// One line of the agent, without its newline; `at` is the offset of its first byte in the lease's stdout.
+    /// Handles one line of the agent, without newline. `at` is the offset of the first byte in the lease's
+    /// stdout.
     fn stream(&mut self, at: u64, line: &[u8]) -> Vec<LinkStep>;
-    /// An answer to something the agent asked with [`LinkStep::Ask`].
+    /// Sends the answer to a request of the agent ([`LinkStep::Ask`]).
     fn answer(&mut self, answer: &Answer) -> Vec<LinkStep>;
-    /// Asks the agent to stop the running turn. Touches no process. The turn still ends by [`LinkStep::TurnDone`].
+    /// Asks the agent to stop the running turn, without a signal to the process. The turn ends with
+    /// [`LinkStep::TurnDone`].
     fn cancel(&mut self, run_id: RunId) -> Vec<LinkStep>;
-    /// Changes a session option; the agent's answer comes as [`LinkStep::OptionAnswered`].
+    /// Changes a session option. The agent's answer comes as [`LinkStep::OptionAnswered`].
     fn set_option(&mut self, option: &SetOption) -> Vec<LinkStep>;
-    /// The session is closed: a last word to the agent where the protocol has one (`session/delete` for
-    /// [`Goodbye::Discard`], else `session/close`). Its answer comes as [`LinkStep::Farewell`].
+    /// Tells the agent about the close of the session, if supported (`session/delete` for
+    /// [`Goodbye::Discard`], else `session/close`). The answer comes as [`LinkStep::Farewell`].
     fn close(&mut self, goodbye: Goodbye) -> Vec<LinkStep>;
-    /// Whether the agent can be asked to forget the conversation now.
+    /// True if the agent can delete the conversation now.
     fn can_discard(&self) -> bool;
-    /// Flushes output that was held back; called once at the end of the agent's output.
+    /// Flushes buffered output; called once at the end of the agent's output.
     fn ended(&mut self) -> Vec<LinkStep> {
         Vec::new()
     }
-    /// A harmless question to an idle agent; its answer, of whatever kind, comes as [`LinkStep::Alive`].
+    /// Sends a request without effect to an idle agent. Any answer comes as [`LinkStep::Alive`].
     fn probe(&mut self) -> Vec<LinkStep>;
-    /// Whether the running turn can be steered.
+    /// True if the running turn can be steered.
     fn can_steer(&self) -> bool;
-    /// The machine's state as text, to be committed.
+    /// Returns the machine's state as text, to be committed.
     fn save(&self) -> String;
 }
 
-/// What [`Link::ensure_session`] needs.
+/// Parameters of [`Link::ensure_session`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EnsureSession {
-    /// The process that was started for it.
+    /// Lease of the new process.
     pub(crate) lease_id: LeaseId,
     /// Absolute working directory.
     pub(crate) cwd: String,
-    /// The agent's own id of the conversation to go on with; `None` starts a new one.
+    /// Agent's id of the conversation to continue; `None` starts a new one.
     pub(crate) resume: Option<String>,
-    /// Mode to set after opening: the person's choice, otherwise the asking mode.
+    /// Mode to set after opening: the person's choice, or else the asking mode.
     pub(crate) mode: Option<String>,
-    /// Asking mode, set after a refusal of `mode`.
+    /// Asking mode, set if the agent refuses `mode`.
     pub(crate) asking_mode: Option<String>,
-    /// True for an agent with questions in every mode except known self-approving ones.
+    /// True if the agent asks in every mode except known self-approving ones.
     pub(crate) asks: bool,
     /// Config options to set once the session is open: id and value.
     pub(crate) options: Vec<(String, String)>,
-    /// MCP servers for the agent; those with a transport unknown to the agent are left out.
+    /// MCP servers for the agent. Servers with a transport unknown to the agent are omitted.
     pub(crate) mcp_servers: Vec<McpServer>,
     /// Additional absolute directories of the session.
     pub(crate) additional_directories: Vec<String>,
     /// File requests offered to the agent.
     pub(crate) client_fs: ClientFs,
-    /// Whether the agent may be offered `terminal/*`.
+    /// True if `terminal/*` may be offered to the agent.
     pub(crate) offer_terminal: bool,
 }
 
-/// What [`Link::submit`] needs.
+/// Parameters of [`Link::submit`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Submit {
-    /// The turn; the id towards the agent is derived from it.
+    /// Run of the turn. The request id towards the agent is derived from the run id.
     pub(crate) run_id: RunId,
     /// The prompt.
     pub(crate) text: String,
-    /// The files that came with it, as in the run's row.
+    /// Attached files, as in the run's row.
     pub(crate) files: Option<Arc<str>>,
-    /// Whether it is a steer into the running turn.
+    /// True for a steer into the running turn.
     pub(crate) steer: bool,
 }
 
-/// What the agent is told when its session is closed.
+/// Message to the agent about the close of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Goodbye {
-    /// That nobody needs the session now.
+    /// Close the session.
     Close,
-    /// That the conversation shall be forgotten.
+    /// Delete the conversation.
     Discard,
 }
 
-/// What [`Link::set_option`] needs.
+/// Change of a session option, see [`Link::set_option`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SetOption {
     /// `session/set_mode`.
     Mode(String),
     /// `session/set_config_option`.
     Config {
-        /// The option's id.
+        /// Id of the option.
         id: String,
-        /// Its new value.
+        /// New value.
         value: String,
     },
 }
@@ -118,25 +121,25 @@ impl std::fmt::Display for SetOption {
     }
 }
 
-/// What the link wants; steps are carried out in order.
+/// Step requested by the backend. Steps are carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkStep {
     /// Append to the journal.
     Event(NewEvent),
     /// Write one message (newline included) to the agent's standard input, through the outbox.
     Send {
-        /// The bytes.
+        /// Bytes of the message.
         bytes: Vec<u8>,
-        /// What it is, for the outbox row and for H6.
+        /// Meaning of the message, for the outbox row and for H6.
         meaning: Meaning,
     },
     /// The session is open.
     Ready {
-        /// The agent's own id of the conversation.
+        /// Agent's id of the conversation.
         agent_session_id: String,
-        /// Whether a lost process can be followed by another one that goes on with the conversation.
+        /// True if a new process can continue the conversation.
         resumable: bool,
-        /// `agentInfo` and abilities as received, JSON text, for `sessions show`.
+        /// `agentInfo` and capabilities as received, JSON text, for `sessions show`.
         agent_info: String,
     },
     /// The agent answered a change of a mode or an option.
@@ -145,54 +148,54 @@ pub(crate) enum LinkStep {
         option: SetOption,
         /// True for a person's request; false for a preset or a stored setting.
         is_own: bool,
-        /// True when the agent took the change.
+        /// True if the agent accepted the change.
         is_taken: bool,
         /// The agent's answer as a sentence for people.
         text: String,
     },
     /// The agent reported its modes, models or config options.
     Reported(Report),
-    /// The session could not be opened, or the agent broke the protocol: the process is of no use.
+    /// The session could not be opened, or the agent violated the protocol. The process is unusable.
     Failed(Failure),
-    /// The turn ended with an answer. Comes after everything the agent said in it.
+    /// The turn ended with an answer. Follows all output of the turn.
     TurnDone {
         /// The turn.
         run_id: RunId,
-        /// ACP's stop reason: `end_turn`, `cancelled`, `refusal` … or what the agent made up.
+        /// Stop reason of ACP (`end_turn`, `cancelled`, `refusal` …), or one made up by the agent.
         stop_reason: String,
         /// The result of `session/prompt` as received, JSON text.
         result: String,
     },
-    /// The turn ended with an error of the agent; the process goes on.
+    /// The turn ended with an error of the agent; the process continues.
     TurnFailed {
         /// The turn.
         run_id: RunId,
-        /// Why.
+        /// Cause of the error.
         failure: Failure,
     },
-    /// The agent took (or refused) a steer.
+    /// The agent accepted or refused a steer.
     Steered {
-        /// The steer's run.
+        /// Run of the steer.
         run_id: RunId,
-        /// Whether it was taken; otherwise it must be queued as a prompt.
+        /// True if accepted; otherwise the steer must be queued as a prompt.
         taken: bool,
     },
-    /// The agent asks for something; [`Link::answer`] must follow, once.
+    /// The agent sent a request. Requires exactly one call of [`Link::answer`].
     Ask(Ask),
-    /// The agent took back what it had asked (`$/cancel_request`), or its turn ended: no answer is wanted.
+    /// The agent withdrew a request (`$/cancel_request`), or the turn ended: no answer is expected.
     Unask {
-        /// Offset that names the request.
+        /// Offset of the request's line.
         at: u64,
     },
-    /// Certainty of questions in the agent's present mode.
+    /// Certainty that the agent asks in the present mode.
     Asking(Asking),
-    /// An answer to a probe.
+    /// Answer to a probe.
     Alive,
-    /// The agent answered the last word: nothing more is expected of it.
+    /// The agent answered the message about the close, or none was sent. No further answer is expected.
     Farewell,
-    /// Worth a line in the log: something odd that was tolerated.
+    /// Log message about a tolerated irregularity.
     Note(String),
-    /// Count a defective line of the agent in the metrics.
+    /// Count an invalid line of the agent in the metrics.
     LineFault(LineFault),
 }
 
@@ -206,7 +209,7 @@ pub(crate) enum LineFault {
 }
 
 impl LineFault {
-    /// The label of its metric.
+    /// Returns the metric label.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Repaired => "repaired",
@@ -227,11 +230,11 @@ pub(crate) enum Asking {
     Never,
 }
 
-/// What an outbox row means.
+/// Meaning of an outbox row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Meaning {
-    /// Handshake, settings and other traffic without an effect to lose.
+    /// Handshake, settings and other messages without side effects.
     Control,
     /// The prompt of a run.
     Prompt {
@@ -240,64 +243,64 @@ pub(crate) enum Meaning {
     },
     /// A steer.
     Steer {
-        /// The steer's run.
+        /// Run of the steer.
         run_id: RunId,
     },
-    /// A cancel.
+    /// Cancellation of a turn.
     Cancel {
-        /// The run to stop.
+        /// Run to stop.
         run_id: RunId,
     },
-    /// The answer to the agent's request at this stdout offset.
+    /// Answer to the agent's request at this stdout offset.
     Answer {
         /// Offset of the request's line.
         at: u64,
     },
 }
 
-/// A request of the agent. Its name is the offset of its line in the lease's stdout (H3, H4): unique for ever,
-/// whatever ids the agent uses.
+/// Request of the agent. The offset of its line in the lease's stdout is a permanent unique id (H3, H4),
+/// independent of the agent's own ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ask {
     /// Offset of the request's line.
     pub(crate) at: u64,
-    /// The turn it belongs to.
+    /// Run of the turn, if any.
     pub(crate) run_id: Option<RunId>,
-    /// The method, as received.
+    /// Method, as received.
     pub(crate) method: String,
-    /// The params, as received, JSON text.
+    /// Params as received, JSON text.
     pub(crate) params: String,
-    /// What is asked.
+    /// Parsed request.
     pub(crate) what: Wanted,
 }
 
-/// What an agent can ask of its client, read from the params.
+/// Parsed request of an agent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Wanted {
     /// `session/request_permission`.
     Permission {
-        /// Title of the tool call, or what stands for it.
+        /// Title of the tool call, or a substitute.
         title: String,
-        /// ACP's tool kind (`read`, `edit`, `execute` …) when given.
+        /// Tool kind of ACP (`read`, `edit`, `execute` …), if given.
         tool_kind: Option<String>,
-        /// The agent's options, in its order.
+        /// Options, in the agent's order.
         options: Vec<PermissionOption>,
     },
     /// `fs/read_text_file`.
     FsRead {
         /// Absolute path.
         path: String,
-        /// First line wanted, from 1.
+        /// First line to read, from 1.
         line: Option<u64>,
-        /// How many lines.
+        /// Maximum number of lines.
         limit: Option<u64>,
     },
     /// `fs/write_text_file`.
     FsWrite {
         /// Absolute path.
         path: String,
-        /// The new content.
+        /// New content.
         content: String,
     },
     /// `terminal/create`.
@@ -306,16 +309,16 @@ pub(crate) enum Wanted {
         command: String,
         /// Arguments.
         args: Vec<String>,
-        /// Additions to the environment.
+        /// Additional environment variables.
         env: Vec<(String, String)>,
-        /// Absolute working directory; the session's when absent.
+        /// Absolute working directory; `None` uses the session's.
         cwd: Option<String>,
-        /// How many bytes of output are kept.
+        /// Maximum output to keep, in bytes.
         output_bytes_max: Option<u64>,
     },
     /// `terminal/output`.
     TerminalOutput {
-        /// The terminal: its lease id.
+        /// Lease id of the terminal.
         terminal_id: String,
     },
     /// `terminal/wait_for_exit`.
@@ -335,33 +338,33 @@ pub(crate) enum Wanted {
     },
 }
 
-/// One choice of a permission request.
+/// Option of a permission request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PermissionOption {
-    /// The agent's id of it.
+    /// Agent's id of the option.
     pub(crate) id: String,
-    /// What a person reads.
+    /// Label for people.
     pub(crate) name: String,
-    /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or what the agent made up.
+    /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or one made up by the agent.
     pub(crate) kind: String,
 }
 
-/// The answer to an [`Ask`].
+/// Answer to an [`Ask`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Offset that names the request.
+    /// Offset of the request's line.
     pub(crate) at: u64,
-    /// The JSON-RPC result as JSON text, or the error.
+    /// JSON-RPC result as JSON text, or error.
     pub(crate) outcome: Result<String, RpcError>,
-    /// True when the answer refuses a permission, which lets the agent end its turn as cancelled.
+    /// True if the answer refuses a permission, so that the agent may end the turn as cancelled.
     pub(crate) is_rejection: bool,
 }
 
-/// A JSON-RPC error towards the agent.
+/// JSON-RPC error for the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RpcError {
-    /// The number, e.g. -32602.
+    /// Error code, e.g. -32602.
     pub(crate) code: i64,
-    /// What happened.
+    /// Error message.
     pub(crate) message: String,
 }

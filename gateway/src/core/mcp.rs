@@ -1,5 +1,5 @@
-//! MCP servers and additional directories of a session: three levels merged, as parameters of `session/new`,
-//! `session/load` and `session/resume`, and without their secrets for people.
+//! MCP servers and additional directories of a session: merges the three levels, builds the parameters of
+//! `session/new`, `session/load` and `session/resume`, and removes secrets from output for people.
 
 use crate::config::mcp::mistakes;
 use crate::config::{McpServer, McpTransport, Secret};
@@ -9,15 +9,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Most additional directories of one session.
+/// Maximum number of additional directories of one session.
 const DIRECTORIES_MAX: usize = 32;
-/// Shortest value that is looked for in text of agents; shorter ones would blank ordinary words.
+/// Minimum length of a secret redacted in the output of agents, in bytes. Shorter ones would match ordinary
+/// words.
 const REDACTED_BYTES_MIN: usize = 8;
 
 /// Servers by name, as in the JSON of `--mcp-config` and in the API.
 pub(crate) type McpServers = BTreeMap<String, McpServer>;
 
-/// Merges lists of servers by name; a later list goes before an earlier one.
+/// Merges lists of servers by name; later lists take precedence.
 pub(crate) fn merged<'a>(levels: impl IntoIterator<Item = &'a [McpServer]>) -> Vec<McpServer> {
     let mut all: Vec<McpServer> = Vec::new();
     for server in levels.into_iter().flatten() {
@@ -29,7 +30,7 @@ pub(crate) fn merged<'a>(levels: impl IntoIterator<Item = &'a [McpServer]>) -> V
     all
 }
 
-/// The distinct directories of all lists, in order, without the working directory.
+/// Returns the distinct directories of all lists, in order, without the working directory.
 pub(crate) fn directories<'a>(cwd: &str, lists: impl IntoIterator<Item = &'a [String]>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for directory in lists.into_iter().flatten() {
@@ -40,7 +41,7 @@ pub(crate) fn directories<'a>(cwd: &str, lists: impl IntoIterator<Item = &'a [St
     all
 }
 
-/// The servers that a spawn names, checked.
+/// Validates the servers of a spawn request.
 ///
 /// # Errors
 /// `USAGE` with the detail `INVALID_MCP_CONFIG`.
@@ -57,7 +58,7 @@ pub(crate) fn named(servers: McpServers) -> Result<Vec<McpServer>, Failure> {
     }
 }
 
-/// Checks how many additional directories a spawn names.
+/// Checks the number of additional directories of a spawn request.
 ///
 /// # Errors
 /// `USAGE`.
@@ -69,7 +70,7 @@ pub(crate) fn check_directories(directories: &[String]) -> Result<(), Failure> {
     Err(Failure::new(Code::Usage, text).origin("client"))
 }
 
-/// Checks a transport against the remote ones of an agent; every agent takes `stdio`.
+/// True if the agent supports the transport. Every agent supports `stdio`; `http` and `sse` are capabilities.
 pub(crate) const fn is_taken(transport: McpTransport, http: bool, sse: bool) -> bool {
     match transport {
         McpTransport::Stdio => true,
@@ -78,7 +79,7 @@ pub(crate) const fn is_taken(transport: McpTransport, http: bool, sse: bool) -> 
     }
 }
 
-/// A server as ACP has it in `mcpServers`.
+/// Returns a server as an element of ACP's `mcpServers`.
 pub(crate) fn param(server: &McpServer) -> Value {
     let pairs = |map: &BTreeMap<String, Secret>| -> Vec<Value> {
         map.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
@@ -99,7 +100,7 @@ pub(crate) fn param(server: &McpServer) -> Value {
     }
 }
 
-/// Secret values of servers that are long enough to be looked for, longest first.
+/// Returns the secrets of the servers that are long enough to redact, longest first.
 fn secrets(servers: &[McpServer]) -> Vec<String> {
     let values = |server: &McpServer| -> Vec<String> {
         let values = server.args.iter().chain(server.env.values()).chain(server.headers.values());
@@ -111,7 +112,7 @@ fn secrets(servers: &[McpServer]) -> Vec<String> {
     secrets
 }
 
-/// Replaces the secrets of these servers in text of an agent.
+/// Redacts the secrets of these servers in text of an agent.
 pub(crate) fn redact_text(text: &mut String, servers: &[McpServer]) {
     for secret in secrets(servers) {
         if text.contains(&secret) {
@@ -120,7 +121,7 @@ pub(crate) fn redact_text(text: &mut String, servers: &[McpServer]) {
     }
 }
 
-/// Replaces the secrets of these servers in an error of an agent.
+/// Redacts the secrets of these servers in an error of an agent.
 pub(crate) fn redact_failure(failure: &mut Failure, servers: &[McpServer]) {
     redact_text(&mut failure.message, servers);
     if let Some(error) = &mut failure.acp {
@@ -128,7 +129,7 @@ pub(crate) fn redact_failure(failure: &mut Failure, servers: &[McpServer]) {
     }
 }
 
-/// Replaces the secrets of these servers in the JSON of an agent, which may repeat what it was given.
+/// Redacts the secrets of these servers in JSON of an agent, which may repeat received parameters.
 pub(crate) fn redacted(json: &str, servers: &[McpServer]) -> String {
     let secrets = secrets(servers);
     match serde_json::from_str::<Value>(json) {
@@ -155,17 +156,17 @@ fn blank(value: &mut Value, secrets: &[String]) {
     }
 }
 
-/// A server as people see it: no argument, no value, no part of an address that may hold a secret.
+/// MCP server as shown to people: without arguments, values, and secret parts of the address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct McpServerView {
-    /// Its name.
+    /// Name of the server.
     pub(crate) name: String,
-    /// Its transport.
+    /// Transport of the server.
     #[serde(rename = "type")]
     pub(crate) transport: McpTransport,
-    /// Program of the server, or scheme and host of its address.
+    /// Program, or scheme and host of the address.
     pub(crate) target: String,
-    /// Names of the server's variables or headers.
+    /// Names of the environment variables or headers.
     pub(crate) names: Vec<String>,
 }
 
@@ -181,7 +182,7 @@ impl From<&McpServer> for McpServerView {
     }
 }
 
-/// Scheme and host of an address: user, password, path and query may be secrets.
+/// Returns scheme and host of an address. User, password, path and query may be secrets.
 fn origin(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What moved in a step: each transition of a session and of a run, as it was decided, for logs and metrics. Nobody
-//! hears of one before it is committed.
+//! State transitions of a session and of its runs in one step, for logs and metrics. They are published only
+//! after the commit.
 
 use crate::core::rows::{RunMode, RunRow};
 use crate::core::run::{RunEvent, RunState};
@@ -7,60 +7,60 @@ use crate::core::session::{SessionEvent, SessionState};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, RunId};
 
-/// One transition.
+/// One state transition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Move {
-    /// The session's.
+    /// Transition of the session.
     Session {
-        /// Where it was.
+        /// Previous state.
         from: SessionState,
-        /// What happened.
+        /// Event of the transition.
         event: SessionEvent,
-        /// Where it is.
+        /// New state.
         to: SessionState,
-        /// Why, when it cannot go on.
+        /// Error code, if the session failed.
         code: Option<Code>,
     },
-    /// A run's.
+    /// Transition of a run.
     Run(Box<RunMove>),
-    /// A pair that the table does not have: nothing changed, and somebody asked for what they should not.
+    /// Event that the state table does not allow: nothing changed. Caused by a bug in the caller.
     Refused {
-        /// The run; `None` for the session itself.
+        /// Run; `None` for the session itself.
         run_id: Option<RunId>,
-        /// Where it is.
+        /// Current state.
         from: &'static str,
-        /// What was asked for.
+        /// Refused event.
         event: &'static str,
     },
 }
 
-/// A transition of a run.
+/// Transition of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunMove {
-    /// Which run.
+    /// Id of the run.
     pub(crate) run_id: RunId,
     /// Turn or steer.
     pub(crate) mode: RunMode,
-    /// The key under which it was asked.
+    /// Idempotency key of the request.
     pub(crate) idempotency_key: IdempotencyKey,
-    /// Where it was; `None` for one that was just accepted.
+    /// Previous state; `None` for a newly accepted run.
     pub(crate) from: Option<RunState>,
-    /// What happened; `None` for one that was just accepted.
+    /// Event of the transition; `None` for a newly accepted run.
     pub(crate) event: Option<RunEvent>,
-    /// Where it is.
+    /// New state.
     pub(crate) to: RunState,
-    /// Milliseconds since the Unix epoch.
+    /// Time of acceptance, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
-    /// When it left the queue.
+    /// Time at which the run left the queue.
     pub(crate) started_at_ms: Option<u64>,
-    /// When it ended.
+    /// Time of the end.
     pub(crate) ended_at_ms: Option<u64>,
-    /// Why it failed.
+    /// Error code of a failed run.
     pub(crate) code: Option<Code>,
 }
 
 impl Move {
-    /// A run's, with the row as it is now.
+    /// Creates the transition of a run. `row` has the new state.
     pub(crate) fn run(from: Option<RunState>, event: Option<RunEvent>, row: &RunRow) -> Self {
         Self::Run(Box::new(RunMove {
             run_id: row.run_id,

@@ -1,5 +1,5 @@
-//! Settings of one session that a person may change, and their limits. They are kept in the session's row and
-//! applied again whenever its agent is started. Source: openclaw.md §1.2 "Runtime option limits".
+//! Settings of one session that a person can change, and their limits. Stored in the session's row and
+//! applied at each start of the agent. Source: openclaw.md §1.2 "Runtime option limits".
 
 use crate::core::agent_settings::MODEL_OPTION;
 use crate::core::host::Grants;
@@ -9,51 +9,51 @@ use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
 
-/// Longest name of a mode, in characters.
+/// Maximum length of a mode's name, in characters.
 const MODE_CHARS_MAX: usize = 64;
-/// Longest name of a model, in characters.
+/// Maximum length of a model's name, in characters.
 const MODEL_CHARS_MAX: usize = 200;
-/// Longest working directory, in bytes.
+/// Maximum length of a working directory, in bytes.
 const CWD_BYTES_MAX: usize = 4_096;
-/// Longest time that a turn may be given, in seconds: a day.
+/// Maximum timeout of a turn, in seconds: one day.
 const TIMEOUT_S_MAX: u64 = 86_400;
-/// Longest id of a config option, in characters.
+/// Maximum length of a config option's id, in characters.
 const KEY_CHARS_MAX: usize = 64;
-/// Longest value of a config option, in characters.
+/// Maximum length of a config option's value, in characters.
 const VALUE_CHARS_MAX: usize = 512;
-/// Most config options of one session.
+/// Maximum number of config options of one session.
 const CONFIG_MAX: usize = 32;
-/// Longest label of a session, in characters.
+/// Maximum length of a session's label, in characters.
 const LABEL_CHARS_MAX: usize = 100;
 
-/// One change of a session's settings.
+/// Change of one setting of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Setting {
-    /// The agent's session mode.
+    /// Session mode of the agent.
     Mode(String),
-    /// The agent's model, through its config option `model`.
+    /// Model of the agent, set through config option `model`.
     Model(String),
-    /// Another working directory, absolute: the agent is started again in it, with its conversation.
+    /// Absolute working directory. The agent is restarted there with the same conversation.
     Cwd(String),
-    /// What happens when the agent asks for a permission, from now on.
+    /// Permission mode, for later permission requests.
     Permission(PermissionMode),
-    /// What happens when nobody can be asked, from now on.
+    /// Policy for later permission requests if no person can be asked.
     NonInteractive(NonInteractive),
-    /// How long a turn may take, in seconds; 0 takes the limit away. From the next turn on.
+    /// Timeout of a turn in seconds, from the next turn on; 0 removes the timeout.
     TimeoutS(u64),
-    /// One of the agent's config options.
+    /// Config option of the agent.
     Config {
-        /// Its id.
+        /// Id of the option.
         id: String,
-        /// Its new value.
+        /// New value.
         value: String,
     },
-    /// Everything back to what configuration says: the agent is started again.
+    /// Reset of all settings to the configuration. The agent is restarted.
     Defaults,
 }
 
-/// Whether a text of a person may be kept: not empty, short enough, one line.
+/// Checks text given by a person: not empty, not too long, no control characters.
 fn text(what: &str, value: &str, chars_max: usize) -> Result<(), Failure> {
     if value.trim().is_empty() {
         return Err(invalid(format!("The {what} is empty.")));
@@ -67,7 +67,7 @@ fn text(what: &str, value: &str, chars_max: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `^[a-z0-9][a-z0-9._:-]*$`, in either case.
+/// True if the key matches `^[a-z0-9][a-z0-9._:-]*$`, ignoring case.
 fn is_key(key: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
     key.starts_with(|c: char| c.is_ascii_alphanumeric()) && key.chars().all(inner)
@@ -77,19 +77,19 @@ fn invalid(text: String) -> Failure {
     Failure::new(Code::Usage, text).detail("INVALID_RUNTIME_OPTION").origin("client")
 }
 
-/// Whether a session may be called that.
+/// Checks the label of a session.
 ///
 /// # Errors
-/// `USAGE`, in words for people.
+/// `USAGE`, with a message for people.
 pub(crate) fn check_label(label: &str) -> Result<(), Failure> {
     text("label", label, LABEL_CHARS_MAX)
 }
 
 impl Setting {
-    /// Whether it is within the limits. What the agent thinks of it is another matter, and is in the journal.
+    /// Checks the limits of a setting. The agent may still refuse the change; the journal shows the answer.
     ///
     /// # Errors
-    /// `USAGE` with the detail `INVALID_RUNTIME_OPTION`, in words for people.
+    /// `USAGE` with the detail `INVALID_RUNTIME_OPTION` and a message for people.
     pub(crate) fn check(&self, options: &SessionOptions) -> Result<(), Failure> {
         match self {
             Self::Mode(mode) => text("mode", mode, MODE_CHARS_MAX),
@@ -129,7 +129,7 @@ impl Setting {
         }
     }
 
-    /// The setting that a change of the agent's own belongs to.
+    /// Returns the setting for a change of an agent's option.
     fn of_agent(option: &SetOption) -> Self {
         match option.clone() {
             SetOption::Mode(mode) => Self::Mode(mode),
@@ -138,7 +138,7 @@ impl Setting {
         }
     }
 
-    /// What a running agent is told of it; nothing for what only concerns the gateway.
+    /// Returns the change to send to a running agent; `None` if the agent needs no message.
     pub(crate) fn for_agent(&self) -> Option<SetOption> {
         match self {
             Self::Mode(mode) => Some(SetOption::Mode(mode.clone())),
@@ -154,14 +154,14 @@ impl Setting {
         }
     }
 
-    /// Whether the agent must be started again for it.
+    /// True if the agent must be restarted.
     pub(crate) const fn restarts(&self) -> bool {
         matches!(self, Self::Cwd(_) | Self::Defaults)
     }
 }
 
 impl SessionOptions {
-    /// Takes a change over, except for the working directory, which is not one of these.
+    /// Applies a setting, except for the working directory, which has a column of its own.
     pub(crate) fn take(&mut self, setting: &Setting, defaults: (PermissionMode, NonInteractive)) {
         match setting {
             Setting::Mode(mode) => {
@@ -180,7 +180,7 @@ impl SessionOptions {
                 Some((_, old)) => old.clone_from(value),
                 None => self.config.push((id.clone(), value.clone())),
             },
-            // Servers and directories are given at the spawn, as the working directory is.
+            // Servers and directories belong to the spawn, like the working directory.
             Setting::Defaults => {
                 *self = Self {
                     agent: std::mem::take(&mut self.agent),
@@ -192,13 +192,13 @@ impl SessionOptions {
         }
     }
 
-    /// Keeps a change that the agent took.
+    /// Stores a change that the agent accepted.
     pub(crate) fn keep(&mut self, option: &SetOption) {
         let (permission, non_interactive) = (self.permission, self.non_interactive);
         self.take(&Setting::of_agent(option), (permission, non_interactive));
     }
 
-    /// Forgets a change that the agent refused.
+    /// Removes a change that the agent refused.
     pub(crate) fn drop_refused(&mut self, option: &SetOption) {
         match Setting::of_agent(option) {
             Setting::Mode(mode) if self.mode_id.as_ref() == Some(&mode) => self.mode_id = None,
@@ -208,8 +208,8 @@ impl SessionOptions {
         }
     }
 
-    /// The agent's config options in the order in which they are set, on top of `preset`: the model, then the
-    /// others. The mode goes before all of them.
+    /// Returns the config options to set, in order: those of `preset` without an override, the model, then
+    /// the others. The mode is set before all of them.
     pub(crate) fn config_over(&self, preset: &[(String, String)]) -> Vec<(String, String)> {
         let model = self.model.iter().map(|model| (MODEL_OPTION.to_owned(), model.clone()));
         let own: Vec<(String, String)> = model.chain(self.config.iter().cloned()).collect();

@@ -1,11 +1,11 @@
-//! Absolute paths in texts for conversations: people there need not know how the server is laid out. Operators read the
-//! whole text with `acp-gateway sessions show` and in the log.
+//! Hides absolute paths in text for conversations, since people there need not know the layout of the server.
+//! Operators read the full text with `acp-gateway sessions show` and in the log.
 
 /// Replacement for a path.
 const HIDDEN: &str = "[path]";
 
-/// A text with `[path]` in place of each absolute path of two components or more. A single component (`/login`) is
-/// more likely a command. A path ends at a blank or a quote.
+/// Replaces each absolute path of two or more components by `[path]`. A single component (`/login`) is more
+/// likely a command. A path ends at white space, a quote or a delimiter.
 pub(crate) fn hide_paths(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,8 +1,9 @@
-//! What is answered to `session/request_permission`: a pure table over the two settings and the agent's options.
+//! Answers to `session/request_permission`: a pure table over the permission mode, the non-interactive policy
+//! and the agent's options.
 //!
-//! Options are chosen by their kind and never by their name or id, which differ from agent to agent. What fits
-//! no rule is refused or asked, never allowed. Nothing lasting ("always") is chosen for a person who was not
-//! asked, except by the two modes that say so.
+//! Options are selected by kind and never by name or id, which differ between agents. A request without a
+//! matching rule is rejected or asked, never allowed. A lasting option ("always") without a person's answer
+//! is selected only in the modes `ApproveAll` and `DenyAll`.
 #![deny(clippy::indexing_slicing)]
 
 use crate::core::link::PermissionOption;
@@ -11,19 +12,19 @@ use crate::core::rows::{NonInteractive, PermissionMode};
 use crate::core::sanitize;
 use acp_shared::ids::LeaseId;
 
-/// The detail of a refusal of an answer: no question waits for it.
+/// Detail code for an answer to a permission request that is not pending.
 pub(crate) const NOT_PENDING: &str = "PERMISSION_NOT_PENDING";
-/// How many letters and digits a permission's short name has.
+/// Length of a permission's short id, in characters.
 const SHORT_ID_CHARS: usize = 4;
 
-/// What to do about a request.
+/// Decision about a permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Answer with this option, which allows.
+    /// Answer with this option, which allows the request.
     Allow(String),
-    /// Answer with this option, which refuses.
+    /// Answer with this option, which rejects the request.
     Reject(String),
-    /// Answer `cancelled`: refused, and the agent offers no option that says so.
+    /// Answer `cancelled`: rejected, but the agent offers no suitable option.
     Cancel,
     /// Ask a person.
     Ask,
@@ -31,8 +32,7 @@ pub(crate) enum Decision {
     FailRun,
 }
 
-/// The lease and the offset that a permission's whole name stands for; `None` for anything else, such as the start of
-/// one.
+/// Parses the full id of a permission into lease and offset; `None` for any other text, e.g. a prefix.
 pub(crate) fn named(permission_id: &str) -> Option<(LeaseId, u64)> {
     let (lease_id, at) = permission_id.split_once(':')?;
     let lease_id = LeaseId::parse(lease_id).ok()?;
@@ -40,15 +40,15 @@ pub(crate) fn named(permission_id: &str) -> Option<(LeaseId, u64)> {
     Some((lease_id, at.parse().ok().filter(|_| is_plain)?))
 }
 
-/// What people call a permission of this whole name: a few letters. Not its beginning or its end, which the questions of
-/// one agent, or of the same agent started again, may share (H4).
+/// Returns the short id of a permission for people: a hash of the full id. Prefix and suffix of full ids can
+/// be equal for requests of one agent, or of the same agent after a restart (H4).
 pub(crate) fn short_id(permission_id: &str) -> String {
     let mut id = nonce_of(&["permission", permission_id]);
     id.truncate(SHORT_ID_CHARS);
     id
 }
 
-/// Decides. `interactive` says whether somebody can be asked; `tool_kind` is ACP's, when given.
+/// Decides about a request. `interactive`: a person can be asked. `tool_kind`: ACP's tool kind, if given.
 pub(crate) fn decide(
     mode: PermissionMode,
     non_interactive: NonInteractive,
@@ -70,7 +70,7 @@ pub(crate) fn decide(
         PermissionMode::DenyAll => {
             of("reject_once").or_else(|| of("reject_always")).map_or(Decision::Cancel, Decision::Reject)
         }
-        // It offers nothing that allows: there is nothing to ask about either.
+        // No option allows the request, so a question would be useless.
         PermissionMode::ApproveAll => of("reject_once").map_or(Decision::Cancel, Decision::Reject),
         PermissionMode::ApproveReads | PermissionMode::Ask => match (interactive, non_interactive) {
             (true, _) if options.is_empty() => Decision::Cancel,
@@ -81,7 +81,7 @@ pub(crate) fn decide(
     }
 }
 
-/// Words for an option's kind; `None` for a kind that is not ACP's.
+/// Returns words for an option's kind; `None` for a kind outside of ACP.
 pub(crate) fn kind_words(kind: &str) -> Option<&'static str> {
     match kind {
         "allow_once" => Some("allow once"),
@@ -92,8 +92,8 @@ pub(crate) fn kind_words(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// Note behind an option's name with the words for its kind. Empty for a name that begins with the same verb and gives
-/// the same duration.
+/// Returns a suffix for an option's name with the words for its kind. Empty if the name begins with the same
+/// verb and states the same duration.
 pub(crate) fn kind_note(name: &str, kind: &str) -> String {
     let Some(words) = kind_words(kind) else { return String::new() };
     let name = sanitize::line(name.trim(), usize::MAX).to_ascii_lowercase();
@@ -104,17 +104,17 @@ pub(crate) fn kind_note(name: &str, kind: &str) -> String {
     if is_said { String::new() } else { format!(" ({words})") }
 }
 
-/// The option that refuses, if the agent offers one.
+/// Returns the id of the option `reject_once`, if offered.
 pub(crate) fn rejection(options: &[PermissionOption]) -> Option<String> {
     options.iter().find(|option| option.kind == "reject_once").map(|option| option.id.clone())
 }
 
-/// The result that chooses an option, JSON text.
+/// Returns the result that selects an option, JSON text.
 pub(crate) fn selected(option_id: &str) -> String {
     serde_json::json!({ "outcome": { "outcome": "selected", "optionId": option_id } }).to_string()
 }
 
-/// The result that chooses none, JSON text.
+/// Returns the result that selects no option, JSON text.
 pub(crate) fn cancelled() -> String {
     serde_json::json!({ "outcome": { "outcome": "cancelled" } }).to_string()
 }

@@ -1,44 +1,44 @@
-//! What is known of each agent, as data: how it is started, how it is made to ask, how long it takes to go.
-//! One table; the code that uses it has no branch on an agent's name.
+//! Presets of known agents, as data: start command, asking mode, timeouts. One table; the code that uses the
+//! table has no branch on an agent's name.
 
 use crate::config::ClientFs;
 
-/// What is known of one agent.
+/// Preset of one agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Preset {
-    /// The name that people type.
+    /// Name in commands and configuration.
     pub(crate) name: &'static str,
-    /// The name that people read.
+    /// Name for people.
     pub(crate) title: &'static str,
-    /// Ways to start it, best first; the first one whose program is found is used.
+    /// Start commands, best first. The first one with an installed program is used.
     pub(crate) commands: &'static [&'static [&'static str]],
-    /// Additions to its environment.
+    /// Additional environment variables.
     pub(crate) env: &'static [(&'static str, &'static str)],
-    /// The session mode in which it asks before it acts.
+    /// Session mode in which the agent asks before acting.
     pub(crate) asking_mode: Option<&'static str>,
-    /// True for an agent that asks without an asking mode: through the environment above, or started as above.
+    /// True if the agent asks without an asking mode, because of `env` or of the start command.
     pub(crate) asks: bool,
-    /// Session modes in which it approves by itself.
+    /// Session modes in which the agent approves tool calls without asking.
     pub(crate) self_approving_modes: &'static [&'static str],
     /// Config options to set when a session opens: id and value.
     pub(crate) config: &'static [(&'static str, &'static str)],
-    /// File requests that it is offered.
+    /// File requests offered to the agent.
     pub(crate) client_fs: ClientFs,
-    /// How long it may take to end after end of file on its stdin, in milliseconds.
+    /// Time to exit after end of file on stdin, in milliseconds.
     pub(crate) eof_ms: u64,
-    /// How long it may take to end after SIGTERM, in milliseconds.
+    /// Time to exit after SIGTERM, in milliseconds.
     pub(crate) term_ms: u64,
-    /// How long it may take from its start to an open session, in milliseconds.
+    /// Time from process start to an open session, in milliseconds.
     pub(crate) init_ms: u64,
-    /// Whether releases of it are known that take a word into a running turn; each process still has to say so.
+    /// True if some releases accept steers; each process must still advertise the capability.
     pub(crate) steer: bool,
-    /// What to expect when its process is lost; empty when there is nothing to say.
+    /// Note for people about a lost process; empty if none.
     pub(crate) resume_note: &'static str,
-    /// How to get it.
+    /// Install instructions.
     pub(crate) install: &'static str,
 }
 
-/// What holds for an agent of which nothing more is known.
+/// Defaults for an unknown agent.
 pub(crate) const DEFAULT: Preset = Preset {
     name: "agent",
     title: "Agent",
@@ -61,7 +61,7 @@ const NO_RESUME: &str =
     "A lost process cannot go on with its conversation: you will be asked to begin a new one.";
 const VENDOR: &str = "see the vendor's page";
 
-/// Session modes that approve by themselves, whatever the agent.
+/// Names of session modes that approve without asking, for any agent.
 const UNMISTAKABLE: &[&str] = &[
     "accept-edits",
     "acceptEdits",
@@ -77,7 +77,7 @@ const UNMISTAKABLE: &[&str] = &[
     "yolo",
 ];
 
-/// Every agent that is known here.
+/// All known agents.
 pub(crate) const PRESETS: &[Preset] = &[
     Preset {
         name: "claude",
@@ -105,13 +105,13 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "gemini",
         title: "Gemini CLI",
         commands: &[&["gemini", "--acp"], &["npx", "-y", "@google/gemini-cli", "--acp"]],
-        // Without its launcher: half the memory, one process less to lose.
+        // Without the launcher: half the memory, one process less to fail.
         env: &[("GEMINI_CLI_NO_RELAUNCH", "true")],
         asking_mode: Some("default"),
         self_approving_modes: &["autoEdit", "auto_edit", "yolo"],
-        // Before each write it reads the file, and an error of `fs/read_text_file` about a missing one ends the write.
+        // Reads a file before each write, and aborts the write if `fs/read_text_file` reports a missing file.
         client_fs: ClientFs::Write,
-        // It does not go on SIGTERM at all while it is idle: no use in waiting long.
+        // Ignores SIGTERM while idle, so a long timeout is useless.
         eof_ms: 2_000,
         term_ms: 1_000,
         resume_note: "Some releases do not find a session again that they made themselves.",
@@ -133,7 +133,7 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "opencode",
         title: "OpenCode",
         commands: &[&["opencode", "acp"], &["npx", "-y", "opencode-ai", "acp"]],
-        // Out of the box it edits and runs commands without asking.
+        // Edits and runs commands without asking by default.
         env: &[("OPENCODE_PERMISSION", r#"{"edit":"ask","bash":"ask","webfetch":"ask"}"#)],
         asks: true,
         install: "npm install -g opencode-ai",
@@ -169,7 +169,7 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "cline",
         title: "Cline",
         commands: &[&["cline", "--acp"], &["npx", "-y", "cline", "--acp"]],
-        // Its config option `auto_approve` is off unless `--auto-approve true` or `--yolo` is given (3.0.65).
+        // The config option `auto_approve` is off without `--auto-approve true` or `--yolo` (3.0.65).
         asks: true,
         install: "npm install -g cline",
         ..DEFAULT
@@ -185,7 +185,7 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "auggie",
         title: "Auggie",
         commands: &[&["auggie", "--acp"], &["npx", "-y", "@augmentcode/auggie", "--acp"]],
-        // Its modes are `default`, which acts unasked, and `ask`, which does not act at all.
+        // Modes: `default` acts without asking, `ask` does not act at all.
         self_approving_modes: &["default"],
         install: "npm install -g @augmentcode/auggie",
         ..DEFAULT
@@ -227,7 +227,7 @@ pub(crate) const PRESETS: &[Preset] = &[
         name: "vibe",
         title: "Mistral Vibe",
         commands: &[&["vibe-acp"], &["uvx", "--from", "mistral-vibe", "vibe-acp"]],
-        // Its own default is to edit files unasked.
+        // Edits files without asking by default.
         asking_mode: Some("ask"),
         self_approving_modes: &["accept-edits", "smart-approve", "auto-approve"],
         install: "uv tool install mistral-vibe (Python 3.12 or newer)",
@@ -288,13 +288,13 @@ pub(crate) const PRESETS: &[Preset] = &[
     },
 ];
 
-/// What is known of the agent of that name.
+/// Returns the preset of an agent.
 pub(crate) fn find(name: &str) -> Option<&'static Preset> {
     PRESETS.iter().find(|preset| preset.name == name)
 }
 
-/// Whether an agent that calls itself `agent` (the name in `agentInfo`, which contains the product's name, or is
-/// empty) approves tool calls by itself in this session mode.
+/// True if an agent approves tool calls without asking in this session mode. `agent` is the name in
+/// `agentInfo`, which contains the product's name or is empty.
 pub(crate) fn approves_by_itself(agent: &str, mode: &str) -> bool {
     let agent = agent.to_ascii_lowercase();
     let of_agent =

@@ -1,8 +1,9 @@
-//! From the journal to what a conversation is shown: a pure projection, the same for whoever computes it.
+//! Projection of the journal into messages for a conversation: a pure function with the same result for every
+//! caller.
 //!
-//! One journal row gives the parts of that row and no other, so it does not matter how the journal is cut into
-//! batches. What a row alone does not hold (the whole output of the run that it ends) comes as a [`Digest`] of
-//! rows that were committed with it or before it, and never change.
+//! One journal row yields the parts of that row and no others, so the batching of the journal does not
+//! matter. Data outside of the row (e.g. the output of the run that ends with the row) comes as a [`Digest`]
+//! of rows that were committed earlier or in the same transaction, and never change.
 
 pub(crate) mod actions;
 mod body;
@@ -37,20 +38,21 @@ use files::{Piece, lay_out};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// The most of a title, a name or a reason that a part repeats.
+/// Maximum length of a title, a name or a reason in a part, in characters.
 const TITLE_CHARS_MAX: usize = 300;
-/// The most options of a permission request that a part lists.
+/// Maximum number of options listed in a permission part.
 const OPTIONS_MAX: usize = 25;
-/// The parts of one row, at most: a limit that makes more of them is too small for conversations.
+/// Maximum number of parts of one row. A message limit that requires more parts is too small for
+/// conversations.
 const PARTS_MAX: u32 = 100_000;
-/// From this number on parts are said late, about a message that has long been delivered ([`unchanged`]): the one kind that is
-/// on its way behind its conversation's checkpoint.
+/// First number of late parts: notices about a message delivered long before ([`unchanged`]). Only late parts
+/// are sent behind the checkpoint of their conversation.
 pub(crate) const LATE_FROM: u32 = 2 * PARTS_MAX;
 /// Placeholder for a row with an unreadable payload.
 const UNREADABLE: &str = "(Something of this session cannot be shown here: its record cannot be read.)";
-/// States that are seen by what follows them, and not said.
+/// Status values not shown, since later rows imply them.
 pub(crate) const QUIET: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
-/// States of the agent, and of the binding, that are said also where hardly anything is.
+/// Status values of agent and binding that are shown even at verbosity `none`.
 pub(crate) const OWED: [&str; 8] = [
     "asking_not_ensured",
     "agent_failed",
@@ -61,7 +63,7 @@ pub(crate) const OWED: [&str; 8] = [
     "decided_again",
     "unbound",
 ];
-/// The kinds of rows that a conversation may be shown; no other kind ever gives a part.
+/// Kinds of rows that can yield parts.
 pub(crate) const SHOWN: [EventKind; 7] = [
     EventKind::Permission,
     EventKind::PermissionSettled,
@@ -71,7 +73,7 @@ pub(crate) const SHOWN: [EventKind; 7] = [
     EventKind::Error,
     EventKind::Closed,
 ];
-/// The kinds of rows that the final message of their run is made of.
+/// Kinds of rows that the final message of a run is made of.
 pub(crate) const DIGESTED: [EventKind; 7] = [
     EventKind::AgentMessage,
     EventKind::AgentThought,
@@ -82,26 +84,26 @@ pub(crate) const DIGESTED: [EventKind; 7] = [
     EventKind::HostRequest,
 ];
 
-/// What a part is, for channels that show kinds differently.
+/// Kind of a part, for channels that render kinds differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PartKind {
-    /// The final message of a run: its output, or why there is none.
+    /// Final message of a run: the output, or the reason for the missing output.
     Final,
-    /// Something happened that people should know.
+    /// Notice for people.
     Notice,
-    /// The agent asks for a permission.
+    /// Permission request of the agent.
     Permission,
-    /// Something is wrong that is not the end of a run.
+    /// Error that does not end a run.
     Error,
-    /// The live card of a run: best effort and the only carrier of nothing, so never in the outbox.
+    /// Status card of a run: best effort, without unique content, so never in the outbox.
     Card,
 }
 
 impl PartKind {
-    /// Every kind.
+    /// All kinds.
     pub(crate) const ALL: [Self; 5] = [Self::Final, Self::Notice, Self::Permission, Self::Error, Self::Card];
 
-    /// The name in the database and in JSON.
+    /// Returns the name in the database and in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -114,38 +116,38 @@ impl PartKind {
     }
 }
 
-/// One durable message of a conversation.
+/// Durable message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// The journal row it shows.
+    /// Journal row of the part.
     pub(crate) session_seq: u64,
-    /// Its number among the parts of that row, from 0.
+    /// Number among the parts of the row, from 0.
     pub(crate) part_no: u32,
-    /// The run it belongs to.
+    /// Run of the row, if any.
     pub(crate) run_id: Option<RunId>,
-    /// What it is.
+    /// Kind of the part.
     pub(crate) kind: PartKind,
-    /// What is shown.
+    /// Text of the message.
     pub(crate) text: String,
-    /// Names the part for ever: a channel that has seen it does not show it again.
+    /// Permanent unique id of the part, by which channels detect duplicates.
     pub(crate) nonce: String,
-    /// Its buttons.
+    /// Buttons of the message.
     pub(crate) asks: Option<Asks>,
-    /// Its files; what is in them is made anew from the journal by [`contents`].
+    /// Files of the message. [`contents`] recomputes their content from the journal.
     pub(crate) files: Vec<FileRef>,
 }
 
-/// The nonce of a part: 24 letters and digits.
+/// Returns the nonce of a part: 24 letters and digits.
 pub(crate) fn nonce(binding_id: BindingId, session_seq: u64, part_no: u32) -> String {
     nonce_of(&["part", &binding_id.to_string(), &session_seq.to_string(), &part_no.to_string()])
 }
 
-/// The nonce of a card: the one of that number in a conversation for a run.
+/// Returns the nonce of a run's card with this number, in one conversation.
 pub(crate) fn card_nonce(binding_id: BindingId, run_id: RunId, number: u32) -> String {
     nonce_of(&["card", &binding_id.to_string(), &run_id.to_string(), &number.to_string()])
 }
 
-/// A nonce of anything that has a name: 24 letters and digits.
+/// Returns the nonce for a name: 24 letters and digits.
 pub(crate) fn nonce_of(name: &[&str]) -> String {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut hash = Sha256::new();
@@ -157,23 +159,23 @@ pub(crate) fn nonce_of(name: &[&str]) -> String {
     hash.finalize().iter().take(24).map(letter).collect()
 }
 
-/// What is said when nobody knows whether a part arrived (H12): once, after the other parts of its row. `None` for
-/// what is such a notice itself.
+/// Returns the notice about a part with an uncertain delivery (H12), sent once after the other parts of the
+/// row. `None` if the part is such a notice.
 pub(crate) fn unsure(binding_id: BindingId, part: &Part) -> Option<Part> {
     missing(binding_id, part, "It is not known whether a message arrived here", "It is not sent again; the")
 }
 
-/// The same when the channel will not have a part: nobody is to take what there is for all of it.
+/// Returns the notice about a part that the channel rejected, so that people know about the missing part.
 pub(crate) fn refused(binding_id: BindingId, part: &Part) -> Option<Part> {
     missing(binding_id, part, "A message is not shown here, since the channel will not have it", "The")
 }
 
-/// The same when its files cannot be made any more.
+/// Returns the notice about a part whose files cannot be recomputed.
 pub(crate) fn lost(binding_id: BindingId, part: &Part) -> Option<Part> {
     missing(binding_id, part, "A message is not shown here, since its file cannot be made any more", "The")
 }
 
-/// A notice about a part that is missing, or may be.
+/// Returns the notice about a part that is missing, or may be.
 fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) -> Option<Part> {
     if part.part_no >= PARTS_MAX {
         return None;
@@ -197,9 +199,9 @@ fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) 
     })
 }
 
-/// What is said where a message that is over can never be changed, so that it keeps buttons that mean nothing: once, after
-/// what else is said of its row. `text` is what the message itself was to say from then on. `None` for a notice about
-/// another part.
+/// Returns the notice about an obsolete message that cannot be edited and keeps buttons without effect, sent
+/// once after the other parts of the row. `text` is the intended text of the message; the notice repeats the
+/// last line. `None` if the message is a notice about another part.
 pub(crate) fn unchanged(
     binding_id: BindingId,
     (session_seq, part_no): (u64, u32),
@@ -220,18 +222,18 @@ pub(crate) fn unchanged(
     })
 }
 
-/// What a row needs before it can be projected.
+/// Data required for the projection of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Nothing.
     Nothing,
-    /// The run that it ends.
+    /// Digest of the run that ends with the row.
     Run(RunId),
-    /// The row after it, if that is committed.
+    /// Next row, if committed.
     Next,
 }
 
-/// Says what `event` needs.
+/// Returns the data required for the projection of `event`.
 pub(crate) fn need(event: &EventRow) -> Need {
     match (event.kind, event.run_id) {
         (EventKind::Done | EventKind::Error, Some(run_id)) => Need::Run(run_id),
@@ -240,18 +242,18 @@ pub(crate) fn need(event: &EventRow) -> Need {
     }
 }
 
-/// What a row needed.
+/// Data for the projection of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Digest<'a> {
-    /// Nothing, or there is nothing.
+    /// Nothing required or nothing available.
     Nothing,
-    /// The run that it ends.
+    /// Digest of the run that ends with the row.
     Run(&'a RunDigest),
-    /// The row after it.
+    /// Next row.
     Next(&'a EventRow),
 }
 
-/// The parts of one journal row in the conversation of `binding_id`, in order. Most rows have none.
+/// Returns the parts of one journal row in the conversation of `binding_id`, in order. Most rows have none.
 pub(crate) fn project(
     binding_id: BindingId,
     style: &Style,
@@ -271,7 +273,7 @@ pub(crate) fn project(
         run_id: event.run_id,
         kind,
         nonce: nonce(binding_id, event.session_seq, part_no),
-        // What is asked stands in the last one.
+        // The last part holds the question and thus the buttons.
         asks: asks.clone().filter(|_| part_no as usize + 1 == count),
         files: piece.files.iter().map(File::named).collect(),
         text: piece.text,
@@ -279,7 +281,7 @@ pub(crate) fn project(
     (0..PARTS_MAX).zip(pieces).map(part).collect()
 }
 
-/// The files of one of those parts, with what is in them.
+/// Returns the files of one part of a row, with their content.
 pub(crate) fn contents(
     binding_id: BindingId,
     style: &Style,
@@ -308,30 +310,30 @@ fn laid_out(
     Some((said.kind, lay_out(&said, run_of(digest))))
 }
 
-/// What is said about a row.
+/// Content of a row's message.
 struct Said {
     kind: PartKind,
     body: String,
-    /// What must stand at its end, however it is told.
+    /// Text that must stay at the end, also if the body is sent as a file.
     end: String,
-    /// The most that one message holds.
+    /// Size limit of one message.
     limit: Limit,
 }
 
 impl Said {
-    /// All of it.
+    /// Returns body and end.
     fn text(&self) -> String {
         joined(self.body.clone(), Some(self.end.clone()).filter(|end| !end.is_empty()))
     }
 }
 
-/// Whether a row is about one binding alone, and it is not this one.
+/// True if the row belongs to one binding only, and to a different one.
 fn is_of_another(binding_id: BindingId, event: &EventRow) -> bool {
     event.kind == EventKind::Status
         && parse(&event.payload)["binding_id"].as_str().is_some_and(|of| of != binding_id.to_string())
 }
 
-/// What is said about a row.
+/// Returns the content of a row's message, if the row is shown.
 fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
     let payload = parse(&event.payload);
     let run = run_of(digest);
@@ -363,8 +365,8 @@ fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
     (!is_left_out).then_some(Said { kind, body, end, limit: style.limit })
 }
 
-/// Whether a notice about such a row is said wherever the conversation is told anything: what became of a message that
-/// a person sent, what holds it up, what became of a question, and that nobody listens any more.
+/// True if a notice is shown at every verbosity: the result of a person's message, the cause of a delay, the
+/// result of a permission request, the end of the binding.
 fn is_owed(kind: EventKind, payload: &Value) -> bool {
     match kind {
         EventKind::Done | EventKind::Closed | EventKind::PermissionSettled => true,
@@ -373,7 +375,7 @@ fn is_owed(kind: EventKind, payload: &Value) -> bool {
     }
 }
 
-/// What is said about a row that ends no run.
+/// Returns kind and text for a row that does not end a run.
 fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -> Option<(PartKind, String)> {
     if payload.is_null() && SHOWN.contains(&event.kind) {
         return Some((PartKind::Error, format!("{UNREADABLE} (event {})", event.session_seq)));
@@ -426,7 +428,7 @@ const fn run_of<'a>(digest: Digest<'a>) -> Option<&'a RunDigest> {
     }
 }
 
-/// What a run that came to its end is told as, and what is said about the end.
+/// Returns kind and closing line for a run that ended without an error.
 fn done(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKind, Option<String>)> {
     let stop_reason = payload["stop_reason"].as_str().unwrap_or_default();
     if stop_reason == "steered" || run.is_some_and(|run| run.mode == RunMode::Steer) {
@@ -477,19 +479,19 @@ fn failed(payload: &Value) -> String {
 fn joined(body: String, ending: Option<String>) -> String {
     match ending {
         Some(ending) if body.is_empty() => ending,
-        // What is small is apart as it is.
+        // Small text needs no blank line before.
         Some(ending) if ending.starts_with(question::SMALL) => format!("{body}\n{ending}"),
         Some(ending) => format!("{body}\n\n{ending}"),
         None => body,
     }
 }
 
-/// The start of a title, a name or a reason, on one line.
+/// Returns the start of a title, a name or a reason, on one line.
 fn short(text: &str) -> String {
     sanitize::line(text, TITLE_CHARS_MAX)
 }
 
-/// A payload; what is not JSON reads as null, which is shown as [`UNREADABLE`].
+/// Parses a payload. Invalid JSON becomes null, which is shown as [`UNREADABLE`].
 fn parse(payload: &str) -> Value {
     serde_json::from_str(payload).unwrap_or(Value::Null)
 }

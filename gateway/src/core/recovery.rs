@@ -1,74 +1,74 @@
-//! What a start finds in the database, and what is done about it: rows in, plan out.
+//! Recovery at start: a pure function from database rows to a plan.
 //!
-//! The plan says which sessions get an actor at once and why; [`step`] is also what such an actor does first, so
-//! that there is one decision. Combinations that no transaction leaves behind (a damaged or hand-edited database)
-//! are mended rather than trusted. Source: seed 000 "Recovery and self-healing".
+//! The plan lists the sessions that get an actor at once, with the action. The actor itself calls [`step`]
+//! first, so that there is only one decision. Combinations that no transaction produces (a damaged or
+//! hand-edited database) are repaired, not trusted. Source: seed 000 "Recovery and self-healing".
 
 use crate::core::rows::LeaseUse;
 use crate::core::session::SessionState;
 use acp_shared::ids::SessionKey;
 
-/// A session as a start finds it.
+/// Session found at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Its key.
+    /// Key of the session.
     pub(crate) session_key: SessionKey,
-    /// Its rows.
+    /// Summary of the rows.
     pub(crate) rows: Rows,
-    /// When it was last used, milliseconds since the Unix epoch.
+    /// Time of the last activity, milliseconds since the Unix epoch.
     pub(crate) last_activity_at_ms: u64,
 }
 
-/// What matters of a session's rows.
+/// Summary of a session's rows, as far as recovery depends on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rows {
-    /// Where it is in its life.
+    /// State of the session.
     pub(crate) state: SessionState,
-    /// What is known of its agent lease that has not ended.
+    /// State of the agent lease that has not ended, if any.
     pub(crate) lease: Option<LeaseUse>,
-    /// Whether a run is `running`.
+    /// True if a run is `running`.
     pub(crate) running: bool,
-    /// Whether prompts wait.
+    /// True if prompts are queued.
     pub(crate) queued: bool,
-    /// Whether steers wait.
+    /// True if steers are queued.
     pub(crate) steers: bool,
 }
 
-/// What is done about a session.
+/// Recovery action for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
-    /// Nothing is to be done; an actor is made when somebody asks for it.
+    /// Nothing. The actor is created on demand.
     Rest,
-    /// It waits for its agent to be started for the first time, or prompts wait and there is no agent: start one.
+    /// Start the agent: none runs, and the session is in `creating` or prompts are queued.
     Start,
-    /// The supervisor may or may not have heard of the lease: ask for it again.
+    /// Repeat the spawn request, since the supervisor may not have received the first one.
     SpawnAgain,
-    /// The agent was opening its session: go on reading from the committed offset.
+    /// Continue to read at the committed offset, while the agent opens the session.
     Open,
-    /// The agent is there: go on reading from the committed offset.
+    /// Continue to read at the committed offset; the agent has an open session.
     Attach,
-    /// A turn runs: go on with it from the committed offset, or fail it when its agent cannot be found in time.
+    /// Continue the running turn at the committed offset; fail the turn if the agent is not found in time.
     Continue,
-    /// The process is being ended: read what it still says, and ask for its end again.
+    /// Read the remaining output of an ending process, and repeat the close request.
     Drain,
-    /// A turn ran, or was said a word to, and there is no lease that could tell what became of it.
+    /// Fail the running turn or the steers with an uncertain outcome, since no lease can tell the outcome.
     GiveUp,
-    /// Rows that no transaction leaves behind: the state follows the runs.
+    /// Repair rows that no transaction produces: the state follows the runs.
     Mend(Mend),
 }
 
-/// How rows that contradict each other are brought together.
+/// Repair of contradictory rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Mend {
-    /// A closed session has runs that have not ended: they are cancelled.
+    /// Cancel the unfinished runs of a closed session.
     CancelRuns,
-    /// It is said to run, and nothing runs.
+    /// End the turn of a session without a running run.
     Idle,
-    /// A run runs in a session that is not said to: its fate is unknown, it fails.
+    /// Fail the running run of a session without a turn: the outcome is unknown.
     FailRun,
 }
 
-/// What is done about a session with these rows.
+/// Returns the recovery action for a session with these rows.
 pub(crate) const fn step(rows: Rows) -> Step {
     use LeaseUse as L;
     use SessionState as S;
@@ -97,20 +97,20 @@ pub(crate) const fn step(rows: Rows) -> Step {
     }
 }
 
-/// What a start does.
+/// Plan of a start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Sessions that get an actor at once, and what it does first.
+    /// Sessions that get an actor at once, with the first action.
     pub(crate) now: Vec<(SessionKey, Step)>,
-    /// Idle sessions whose actor is made at once all the same, the one used last first.
+    /// Idle sessions that get an actor at once as well, most recently used first.
     pub(crate) eager: Vec<SessionKey>,
-    /// How many wait for somebody to ask for them.
+    /// Number of sessions whose actor is created on demand.
     pub(crate) lazy: usize,
 }
 
-/// The plan for everything that was found, with at most `eager_max` actors for sessions that rest.
+/// Returns the plan for all sessions found, with at most `eager_max` actors for idle sessions.
 pub(crate) fn plan(mut found: Vec<Found>, eager_max: usize) -> Plan {
-    // The one that was used last first: whoever waits is served before whoever does not.
+    // Most recently used first: people who wait are served before others.
     found.sort_by(|one, other| {
         let by_age = other.last_activity_at_ms.cmp(&one.last_activity_at_ms);
         by_age.then_with(|| one.session_key.as_str().cmp(other.session_key.as_str()))

@@ -1,5 +1,4 @@
-//! What surfaces ask of sessions, and what they are answered: plain values, shared by the manager, the API and
-//! the actors.
+//! Requests to sessions and their results: plain values, shared by the manager, the API and the actors.
 
 use crate::config::McpServer;
 use crate::core::binding::Placement;
@@ -10,173 +9,174 @@ use crate::core::session::{Ending, SessionState};
 use acp_shared::ids::{AgentName, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 
-/// What a new session should be.
+/// Request to create a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpawnRequest {
-    /// Which agent; `None` takes the configured default.
+    /// Agent; `None` uses the configured default.
     pub(crate) agent: Option<AgentName>,
-    /// Absolute working directory; `None` takes the configured default.
+    /// Absolute working directory; `None` uses the configured default.
     pub(crate) cwd: Option<String>,
-    /// What a person calls it.
+    /// Label given by a person.
     pub(crate) label: Option<String>,
-    /// How long it is meant to live.
+    /// Intended lifetime of the session.
     pub(crate) mode: SessionMode,
     /// Overrides the agent's permission mode.
     pub(crate) permission: Option<PermissionMode>,
-    /// Overrides what happens when nobody can be asked.
+    /// Overrides the policy for permission requests if no person can be asked.
     pub(crate) non_interactive: Option<NonInteractive>,
-    /// Binds this conversation in the same transaction.
+    /// Conversation to bind in the same transaction.
     pub(crate) bind: Option<ConversationRef>,
-    /// Where that binding goes: there, or into a conversation that is made below it.
+    /// Placement of that binding: the conversation itself or a new child.
     #[serde(default)]
     pub(crate) placement: Placement,
     /// First prompt, in the same transaction.
     pub(crate) prompt: Option<String>,
-    /// Who asks, for people.
+    /// Name of the requester, for people.
     pub(crate) author: String,
-    /// Whether somebody can be asked for permissions in the first run.
+    /// True if a person can be asked for permissions in the first run.
     pub(crate) interactive: bool,
-    /// The session that spawns this one, and owns it then; `None` when a person does.
+    /// Session that spawns and then owns this one; `None` for a request of a person.
     #[serde(default)]
     pub(crate) spawned_by: Option<SessionKey>,
-    /// MCP servers of this session, before those of configuration.
+    /// MCP servers of this session, which take precedence over configured ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) mcp_servers: Vec<McpServer>,
     /// Additional directories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) additional_directories: Vec<String>,
-    /// What the configuration says beyond that, when it makes the session; nobody else may.
+    /// Further properties for a static binding; not available to other requesters.
     #[serde(skip)]
     pub(crate) configured: Option<Configured>,
 }
 
-/// What the configuration says of a session that it makes.
+/// Properties of a session created for a static binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Configured {
-    /// Its key, which follows from the conversation.
+    /// Session key, derived from the conversation.
     pub(crate) session_key: SessionKey,
-    /// For the row of its binding.
+    /// Metadata for the row of the binding.
     pub(crate) metadata: String,
-    /// The backend, instead of `acp.backend`.
+    /// Backend, overrides `acp.backend`.
     pub(crate) backend: Option<String>,
 }
 
-/// How a session is to be closed.
+/// Request to close a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CloseRequest {
-    /// Why, for the record and for the conversation.
+    /// Reason, for the journal and the conversation.
     pub(crate) reason: String,
-    /// In which way.
+    /// Kind of the ending.
     pub(crate) ending: Ending,
-    /// Whether the agent shall forget the conversation, where it can.
+    /// True if the agent shall delete the conversation, where supported.
     pub(crate) discard: bool,
 }
 
 impl CloseRequest {
-    /// To be done with it.
+    /// Creates a request for an ordinary close.
     pub(crate) fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), ending: Ending::Closed, discard: false }
     }
 }
 
-/// A new session.
+/// Result of a `SpawnRequest`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spawned {
-    /// Its key.
+    /// Key of the session.
     pub(crate) session_key: SessionKey,
-    /// The first run, when a prompt was given.
+    /// First run, if a prompt was given.
     pub(crate) run_id: Option<RunId>,
 }
 
-/// A prompt or a steer.
+/// Prompt or steer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PromptRequest {
-    /// What the person says.
+    /// Text of the person.
     pub(crate) text: String,
     /// Turn or steer.
     pub(crate) mode: RunMode,
-    /// Who says it, for people.
+    /// Name of the author, for people.
     pub(crate) author: String,
-    /// Whether somebody can be asked for permissions in this run.
+    /// True if a person can be asked for permissions in this run.
     pub(crate) interactive: bool,
-    /// The files that came with it.
+    /// Attached files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) files: Vec<File>,
-    /// The channel message it came from.
+    /// Id of the channel's message.
     pub(crate) requester_message_id: Option<String>,
-    /// The conversation that it came from; its answer belongs there.
+    /// Conversation of the prompt, which gets the answer.
     #[serde(skip)]
     pub(crate) asked_in: Option<Box<ConversationRef>>,
-    /// Start a new conversation with the agent first, when the old one cannot be gone on with.
+    /// True to start a new agent conversation first, if the old one cannot be continued.
     pub(crate) new_conversation: bool,
 }
 
-/// A prompt was accepted: it is durable.
+/// Result of an accepted prompt, which is durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PromptAccepted {
-    /// The run.
+    /// Id of the run.
     pub(crate) run_id: RunId,
-    /// Read the journal after this number to see everything of the run.
+    /// Number of the last journal row before the run; readers of the run start after this number.
     pub(crate) after_seq: u64,
-    /// How many runs are before it in the queue.
+    /// Number of runs ahead in the queue.
     pub(crate) queued_behind: u64,
-    /// For a steer: whether it goes into the running turn (otherwise it was queued as a prompt).
+    /// True for a steer into the running turn; false if queued as a prompt.
     pub(crate) steered: bool,
 }
 
-/// What a cancel met.
+/// Result of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cancelled {
-    /// The run that was asked to stop; `None` when nothing ran or waited.
+    /// Run to be cancelled; `None` if no run was running or queued.
     pub(crate) run_id: Option<RunId>,
-    /// The run's state after it: `running` while the agent has not settled it yet.
+    /// State of the run afterwards: `running` until the agent confirms.
     pub(crate) state: Option<RunState>,
 }
 
-/// What is to be done with a run that waits.
+/// Change of a queued run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum QueuedChange {
-    /// It is not wanted any more.
+    /// Remove the run.
     Drop,
-    /// It is said into the running turn.
+    /// Use the run as a steer into the running turn.
     Steer,
-    /// It says this instead.
+    /// Replace the text.
     Reword(String),
 }
 
-/// What became of a change to a run that waited.
+/// Result of the change of a queued run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum QueuedNow {
-    /// It is done.
+    /// Changed as requested.
     Done,
-    /// It does not wait any more: nothing was changed.
+    /// Nothing changed: the run has left the queue.
     TooLate,
-    /// There is no turn that the agent lets be steered: it waits on.
+    /// No turn that the agent allows to steer: the run stays queued.
     Unsteerable,
 }
 
-/// What a session is after a command on it.
+/// State of a session after a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SessionNow {
-    /// Which one.
+    /// Key of the session.
     pub(crate) session_key: SessionKey,
-    /// Its state.
+    /// State of the session.
     pub(crate) state: SessionState,
-    /// After a close with `discard`: whether the agent was asked to forget the conversation.
+    /// After a close with `discard`: true if the agent was asked to delete the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) discarded: Option<bool>,
-    /// After a change of one of the agent's own settings: the result of that change.
+    /// After a change of one of the agent's settings: the result of that change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) setting: Option<SettingResult>,
 }
 
-/// The result of changing one of the agent's own settings. A refusal by the agent is an error instead.
+/// Result of changing one of the agent's settings. A refusal by the agent is an error instead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SettingResult {
-    /// True when the agent took the change; false when no agent runs and the next start asks for it.
+    /// True if the agent accepted the change; false if no agent runs, so that the change applies at the next
+    /// start.
     pub(crate) is_applied: bool,
-    /// The same as a sentence for people.
+    /// The result as a sentence for people.
     pub(crate) text: String,
 }

@@ -1,7 +1,7 @@
-//! Where a message goes: from a conversation to a session, and from a session to a conversation.
+//! Routing of messages from a conversation to a session, and from a session to a conversation.
 //!
-//! Three outcomes and no fourth: bound, unbound with the channel's normal destination named, or refused. Nothing
-//! falls back by itself, and no content is looked at. Every outcome carries its reason.
+//! There are exactly three outcomes: bound, unbound with the channel's normal destination, or refused. There
+//! is no implicit fallback, and routing ignores content. Every outcome carries a reason.
 
 use crate::core::binding::Stale;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef};
@@ -10,36 +10,36 @@ use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, SessionKey};
 
-/// Where a message goes.
+/// Route of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
     /// Through a binding.
     Bound {
         /// The binding.
         binding_id: BindingId,
-        /// Its session.
+        /// Session of the binding.
         session_key: SessionKey,
-        /// Why, for logs and counters.
+        /// Reason, for logs and counters.
         reason: &'static str,
     },
-    /// No binding speaks for it: the channel's normal destination, named by the caller.
+    /// No binding applies: the channel's normal destination, named by the caller.
     Unbound {
-        /// Where that is.
+        /// Normal destination.
         destination: Destination,
-        /// Why, for logs and counters.
+        /// Reason, for logs and counters.
         reason: &'static str,
     },
-    /// It goes nowhere, and that is said.
+    /// No destination. The person gets an error message.
     Refused {
-        /// What the person is told.
+        /// Error message for the person.
         failure: Failure,
-        /// Why, for logs and counters.
+        /// Reason, for logs and counters.
         reason: &'static str,
     },
 }
 
 impl Route {
-    /// Why this outcome was chosen, for logs and counters.
+    /// Returns the reason for the outcome, for logs and counters.
     pub(crate) const fn reason(&self) -> &'static str {
         match self {
             Self::Bound { reason, .. } | Self::Unbound { reason, .. } | Self::Refused { reason, .. } => {
@@ -48,7 +48,7 @@ impl Route {
         }
     }
 
-    /// The outcome in one word, for logs and counters.
+    /// Returns the outcome in one word, for logs and counters.
     pub(crate) const fn outcome(&self) -> &'static str {
         match self {
             Self::Bound { .. } => "bound",
@@ -58,29 +58,29 @@ impl Route {
     }
 }
 
-/// The normal destination of a message that no binding speaks for.
+/// Normal destination of a message without a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
-    /// Inbound: the message is none of ours, and nothing is said.
+    /// Inbound: ignore the message, without a reply.
     Ignore,
-    /// Inbound: the person is told how to bind the conversation.
+    /// Inbound: reply with instructions to bind the conversation.
     Hint,
     /// Outbound: this conversation.
     Conversation(ConversationRef),
-    /// Outbound: the journal alone, where every client can read it.
+    /// Outbound: the journal only, where every client can read the message.
     Journal,
 }
 
-/// What is known of a binding's session.
+/// State of a binding's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// There is no such session.
+    /// No such session.
     Missing,
-    /// It is in this state.
+    /// Existing session in this state.
     Known(SessionState),
 }
 
-/// Why a binding has outlived its windows, if it has. A running turn keeps it alive.
+/// Returns the name of a binding's expired timeout, if any. A running turn keeps the binding alive.
 pub(crate) fn expired(binding: &BindingRow, session: Target, now_ms: u64) -> Option<&'static str> {
     if matches!(session, Target::Known(SessionState::Running | SessionState::Cancelling)) {
         return None;
@@ -97,8 +97,8 @@ pub(crate) fn expired(binding: &BindingRow, session: Target, now_ms: u64) -> Opt
     }
 }
 
-/// Where a person's message in a conversation goes. `binding` is the newest one of the conversation that has not
-/// ended; `normal` is what the channel does with messages that no binding speaks for.
+/// Returns the route of a person's message. `binding` is the newest binding of the conversation that has not
+/// ended; `normal` is the channel's destination for messages without a binding.
 pub(crate) fn inbound(binding: Option<(&BindingRow, Target)>, normal: Destination, now_ms: u64) -> Route {
     let Some((binding, session)) = binding else {
         return Route::Unbound { destination: normal, reason: "no-binding" };
@@ -122,25 +122,27 @@ pub(crate) fn inbound(binding: Option<(&BindingRow, Target)>, normal: Destinatio
     }
 }
 
-/// What is known when one destination is looked for. No content is among it: what is said never decides where.
+/// Facts for the route of an outbound message. The content is excluded, since it must not decide the
+/// destination.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
-    /// The session that has something to say, if it is named at all.
+    /// Sending session, if named.
     pub(crate) session_key: Option<&'a SessionKey>,
-    /// What is known of it.
+    /// State of the session.
     pub(crate) session: Target,
-    /// Its bindings.
+    /// Bindings of the session.
     pub(crate) bindings: &'a [BindingRow],
-    /// The conversation in which it was asked for; `None` for a caller without one.
+    /// Conversation of the request; `None` for a caller without one.
     pub(crate) requester: Option<&'a ConversationRef>,
 }
 
-/// Where something that a session has to say goes, when it goes to one conversation. `served` tells whether there is
-/// an adapter for a conversation's channel and account.
+/// Returns the route of an outbound message of a session to one conversation. `served`: an adapter exists for
+/// the channel and account of a conversation.
 ///
-/// The session's own bindings decide, and never who owns or spawned it: a child that is bound answers where it is
-/// bound. An active binding that fits the requester gets it and nobody else does; where several fit, or the only ones
-/// lie elsewhere, it is refused. Source: seed 000 "Duplicate delivery arbitration", seed 003 "Routing invariants".
+/// Only the session's own bindings decide, not the owner or spawner: a bound child answers in the bound
+/// conversation. The active binding that fits the requester is chosen. If several fit, or the only ones are
+/// elsewhere, the route is refused. Source: seed 000 "Duplicate delivery arbitration", seed 003 "Routing
+/// invariants".
 pub(crate) fn resolve(question: Question<'_>, served: impl Fn(&ConversationRef) -> bool) -> Route {
     let Question { session_key: Some(session_key), session, bindings, requester } = question else {
         return refused(Code::NoSession, "missing-target-session");
@@ -183,8 +185,8 @@ pub(crate) fn resolve(question: Question<'_>, served: impl Fn(&ConversationRef) 
     }
 }
 
-/// The binding that fits the conversation in which something was asked for: that conversation's own, or else the only
-/// one of a conversation below it.
+/// Returns the binding that fits the conversation of a request: the binding of that conversation, or else the
+/// only binding of a child conversation.
 fn fitting<'a>(
     active: &[&'a BindingRow],
     requester: &ConversationRef,
@@ -239,7 +241,7 @@ fn unserved(at: &ConversationRef) -> Route {
     Route::Refused { failure: no_adapter(&at.channel, &at.account_id), reason: "adapter-unavailable" }
 }
 
-/// What is said when nothing serves a channel's account.
+/// Returns the error for an account without an adapter.
 pub(crate) fn no_adapter(channel: &str, account_id: &str) -> Failure {
     let text = format!(
         "No adapter serves account {account_id:?} of channel {channel:?}, so nothing can be said there. Turn that          account on in the configuration and restart the gateway, or unbind what is bound there; what was to be said          waits until then."

@@ -239,7 +239,7 @@ fn without_a_target_nothing_is_guessed() {
     assert_eq!((route.outcome(), route.reason()), ("refused", "missing-target-session"));
 }
 
-/// A session that somebody's session spawned answers where it is bound itself, whoever owns it.
+/// A session spawned by another session answers in its own bound conversation, not in the owner's.
 #[test]
 fn c12_a_bound_child_of_a_parent_answers_in_its_own_conversation() {
     let key = SessionKey::parse("agent:demo:acp:1").unwrap();

@@ -1,4 +1,4 @@
-//! The control plane's rows as values: what the store reads and writes, and what actors hold in memory.
+//! Rows of the control plane as values, for the store and the actors.
 
 use crate::config::McpServer;
 pub(crate) use crate::config::{NonInteractive, PermissionMode, SessionMode};
@@ -14,42 +14,43 @@ use acp_shared::protocol::Spawn;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Settings of one session that a person may change; kept as JSON in its row and applied again after a restart.
+/// Settings of one session that a person can change; stored as JSON in the session's row and applied again
+/// after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SessionOptions {
-    /// What happens when the agent asks for a permission.
+    /// Permission mode for the agent's requests.
     pub(crate) permission: PermissionMode,
-    /// What happens when nobody can be asked.
+    /// Policy for permission requests if no person can be asked.
     pub(crate) non_interactive: NonInteractive,
-    /// ACP session mode to set, e.g. `default`; `None` leaves the preset's.
+    /// ACP session mode to set, e.g. `default`; `None` uses the preset's.
     pub(crate) mode_id: Option<String>,
-    /// The agent's model, set through its config option `model`; `None` leaves the agent's.
+    /// Model of the agent, set through config option `model`; `None` keeps the agent's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) model: Option<String>,
-    /// How long a turn may take, in seconds; `None` has the gateway's limit.
+    /// Timeout of a turn, in seconds; `None` uses the gateway's timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_s: Option<u64>,
     /// ACP config options to set: id and value.
     pub(crate) config: Vec<(String, String)>,
-    /// The agent's own view of its settings.
+    /// Settings as reported by the agent.
     #[serde(default)]
     pub(crate) agent: AgentSettings,
-    /// Effects of the host allowed in advance. A change of permission mode or session mode clears them.
+    /// Effects of the host allowed in advance. A change of permission mode or session mode clears the list.
     #[serde(default, skip_serializing_if = "Grants::is_empty")]
     pub(crate) grants: Grants,
-    /// MCP servers given at the spawn; they replace configured ones of the same name.
+    /// MCP servers given at the spawn. They replace configured ones with the same name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) mcp_servers: Vec<McpServer>,
     /// Additional directories given at the spawn, canonical.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) additional_directories: Vec<String>,
-    /// Certainty of the agent's questions as of the last start; `None` before the first start.
+    /// Certainty that the agent asks, as of the last start; `None` before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) asking: Option<Asking>,
 }
 
 impl SessionOptions {
-    /// Nothing but how permissions are dealt with.
+    /// Creates settings with defaults for everything except permissions.
     pub(crate) fn new(permission: PermissionMode, non_interactive: NonInteractive) -> Self {
         Self {
             permission,
@@ -67,232 +68,233 @@ impl SessionOptions {
     }
 }
 
-/// A row of `acp_sessions`.
+/// Row of `acp_sessions`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SessionRow {
     /// Primary key.
     pub(crate) session_key: SessionKey,
     /// Runtime backend, e.g. `direct`.
     pub(crate) backend: String,
-    /// Which agent.
+    /// Name of the agent.
     pub(crate) agent: AgentName,
-    /// How long it is meant to live.
+    /// Intended lifetime of the session.
     pub(crate) mode: SessionMode,
     /// Absolute working directory.
     pub(crate) cwd: String,
-    /// What a person called it.
+    /// Label given by a person.
     pub(crate) label: Option<String>,
-    /// Where it is in its life.
+    /// State of the session.
     pub(crate) state: SessionState,
-    /// In which way it was closed; `None` while it is not.
+    /// Kind of the ending; `None` for an open session.
     pub(crate) ending: Option<Ending>,
-    /// Why it is in `error`, or what last went wrong.
+    /// Cause of the state `error`, or the last failure.
     pub(crate) last_error: Option<Failure>,
-    /// The session that owns it (itself, when a person spawned it).
+    /// Session that owns this one (this session itself unless another one spawned this one).
     pub(crate) owner_session_key: SessionKey,
-    /// Who asked for it, by the name that their channel vouches for: it is theirs, wherever it is bound. Empty where
-    /// nobody is known.
+    /// Person who requested the session, by the name that the channel verified. This person owns the session,
+    /// regardless of bindings. Empty if unknown.
     pub(crate) asked_by: String,
-    /// The session that spawned it, if one did.
+    /// Session that spawned this one, if any.
     pub(crate) spawned_by: Option<SessionKey>,
-    /// The session above it, if any.
+    /// Parent session, if any.
     pub(crate) parent_session_key: Option<SessionKey>,
-    /// The gateway that made it.
+    /// Gateway instance that created the session.
     pub(crate) gateway_instance_id: GatewayInstanceId,
-    /// The agent's own id of the conversation, once it has one.
+    /// Agent's id of the conversation, once known.
     pub(crate) agent_session_id: Option<String>,
-    /// Whether that conversation can be resumed or loaded by a new process.
+    /// True if a new process can resume or load that conversation.
     pub(crate) resumable: bool,
-    /// `agentInfo` and abilities as last received, JSON text.
+    /// `agentInfo` and capabilities as last received, JSON text.
     pub(crate) agent_info: Option<String>,
-    /// The agent lease in use; `None` while no process is wanted.
+    /// Lease of the agent in use; `None` if no process is required.
     pub(crate) lease_id: Option<LeaseId>,
-    /// Settings.
+    /// Settings of the session.
     pub(crate) options: SessionOptions,
     /// Number of the last journal row.
     pub(crate) last_session_seq: u64,
-    /// Milliseconds since the Unix epoch.
+    /// Time of creation, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
-    /// Milliseconds since the Unix epoch.
+    /// Time of the last change, milliseconds since the Unix epoch.
     pub(crate) updated_at_ms: u64,
-    /// Last time somebody or the agent said something, milliseconds since the Unix epoch.
+    /// Time of the last activity of a person or the agent, milliseconds since the Unix epoch.
     pub(crate) last_activity_at_ms: u64,
 }
 
-/// Whether a run is a turn of its own or goes into the running one.
+/// Kind of a run: a turn, or input for the running turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunMode {
     /// A turn.
     Prompt,
-    /// A word into the running turn (H11).
+    /// Input for the running turn (H11).
     Steer,
 }
 
-/// A row of `acp_runs`. The text and what identifies it never change after the insert.
+/// Row of `acp_runs`. The identifying columns never change; the text changes only while the run is queued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunRow {
     /// Primary key.
     pub(crate) run_id: RunId,
-    /// Its session.
+    /// Session of the run.
     pub(crate) session_key: SessionKey,
     /// Turn or steer.
     pub(crate) mode: RunMode,
-    /// Where it is in its life.
+    /// State of the run.
     pub(crate) state: RunState,
-    /// What the person said.
+    /// Text of the person.
     pub(crate) text: String,
-    /// The files that came with it, JSON text of [`crate::core::files::File`]s.
+    /// Attached files, JSON text of [`crate::core::files::File`]s.
     pub(crate) files: Option<Arc<str>>,
-    /// Who said it, for people; empty when unknown.
+    /// Name of the author, for people; empty if unknown.
     pub(crate) author: String,
-    /// Whether somebody can be asked for permissions in this run.
+    /// True if a person can be asked for permissions in this run.
     pub(crate) interactive: bool,
-    /// The channel message it came from.
+    /// Id of the channel's message.
     pub(crate) requester_message_id: Option<String>,
-    /// The key under which it was asked.
+    /// Idempotency key of the request.
     pub(crate) idempotency_key: IdempotencyKey,
-    /// Number of its last journal row.
+    /// Number of the last journal row within the run.
     pub(crate) last_seq: u64,
-    /// ACP's stop reason, once it ended with an answer.
+    /// Stop reason of ACP, after an end with an answer.
     pub(crate) stop_reason: Option<String>,
     /// `usage` of the result as received, JSON text.
     pub(crate) usage: Option<String>,
-    /// Reason of the failure.
+    /// Cause of the failure, if failed.
     pub(crate) error: Option<Failure>,
-    /// Milliseconds since the Unix epoch.
+    /// Time of acceptance, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
-    /// When it left the queue.
+    /// Time at which the run left the queue.
     pub(crate) started_at_ms: Option<u64>,
-    /// When it ended.
+    /// Time of the end.
     pub(crate) ended_at_ms: Option<u64>,
 }
 
-/// What the gateway knows of a lease it asked for (design §9, H5).
+/// State of a lease, as known to the gateway (design §9, H5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LeaseUse {
-    /// Committed here; the supervisor may or may not have it.
+    /// Committed by the gateway. The supervisor may not have the lease yet.
     Intended,
-    /// The supervisor confirmed it; its agent is being brought to a session.
+    /// Confirmed by the supervisor. The agent is opening a session.
     Open,
-    /// Its agent has an open session.
+    /// The agent has an open session.
     Ready,
-    /// Its end was asked for; what it still says is read.
+    /// Close requested. The remaining output is read.
     Closing,
-    /// Drained to its end, or given up; nothing more comes from it.
+    /// Drained or abandoned: no further output.
     Ended,
 }
 
-/// A row of `acp_leases`: an agent process of a session, and how far its streams are committed.
+/// Row of `acp_leases`: an agent process of a session, with the committed positions of the streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LeaseRow {
     /// Primary key.
     pub(crate) lease_id: LeaseId,
-    /// Its session.
+    /// Session of the lease.
     pub(crate) session_key: SessionKey,
-    /// What was asked of the supervisor, as JSON: sent again, unchanged, when it is not known whether it arrived.
+    /// Spawn request to the supervisor, stored as JSON. Repeated unchanged if the delivery is uncertain.
     pub(crate) spawn: Spawn,
-    /// What is known of it.
+    /// State of the lease.
     pub(crate) usage: LeaseUse,
     /// First stdout byte that is not committed: everything before is in the journal or in the tail pieces.
     pub(crate) stdout_offset: u64,
-    /// Number of the next message to its stdin, from 1.
+    /// Number of the next message to stdin, from 1.
     pub(crate) next_stdin_seq: u64,
-    /// State of the link's machine at `stdout_offset`, see [`crate::core::link::Link::save`].
+    /// State of the backend at `stdout_offset`, see [`crate::core::link::Link::save`].
     pub(crate) link_state: String,
-    /// Whether its output is of no use any more (H2): it is drained unread until its process is gone.
+    /// True if the output is unusable (H2): it is discarded until the process is gone.
     pub(crate) broken: bool,
 }
 
-/// A row of `acp_stdin_outbox`: one message to an agent (design §9, H6).
+/// Row of `acp_stdin_outbox`: one message to an agent (design §9, H6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OutboxRow {
-    /// The lease; a message is never sent into another one.
+    /// Lease of the message, which is never sent to another lease.
     pub(crate) lease_id: LeaseId,
-    /// Its number there, from 1, without gaps.
+    /// Number within the lease, from 1, without gaps.
     pub(crate) seq: u64,
-    /// The bytes, newline included.
+    /// Bytes of the message, newline included.
     pub(crate) bytes: Vec<u8>,
-    /// What it means.
+    /// Meaning of the message.
     pub(crate) meaning: Meaning,
-    /// Whether the supervisor confirmed that its last byte is in the pipe.
+    /// True if the supervisor confirmed the write of the last byte to the pipe.
     pub(crate) written: bool,
 }
 
-/// Where a request of the agent is (design §9, H3).
+/// State of an agent's request (design §9, H3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RequestState {
-    /// Journaled; nothing was done about it.
+    /// Journaled, and not processed yet.
     Received,
-    /// What has an effect was begun; its intent is recorded.
+    /// The effect was started; the intent is recorded.
     Started,
-    /// Its answer is in the outbox, or none is wanted any more.
+    /// The answer is in the outbox, or no longer required.
     Answered,
 }
 
-/// A row of `acp_agent_request`, key (lease, stdout offset).
+/// Row of `acp_agent_request`, key (lease, stdout offset).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AgentRequestRow {
-    /// The lease whose agent asked.
+    /// Lease of the agent.
     pub(crate) lease_id: LeaseId,
-    /// The session, for queries.
+    /// Session, for queries.
     pub(crate) session_key: SessionKey,
-    /// What was asked; `ask.at` is the other half of the key.
+    /// The request; `ask.at` is the other half of the key.
     pub(crate) ask: Ask,
-    /// Where it is.
+    /// State of the request.
     pub(crate) state: RequestState,
-    /// What was begun: for a write the SHA-256 of the new content in hex, for a terminal its lease id.
+    /// Started effect: the SHA-256 of the new content in hex for a write, the lease id for a terminal.
     pub(crate) intent: Option<String>,
 }
 
-/// Where a permission request is (design §9, H4).
+/// State of a permission request (design §9, H4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PermissionState {
-    /// Somebody is asked.
+    /// Waits for the answer of a person.
     Pending,
     /// Settled, by a person or by policy.
     Answered,
-    /// No answer is wanted any more: turn ended, cancelled, lease ended, deadline.
+    /// No longer required: turn ended, cancelled, lease ended, deadline.
     Expired,
 }
 
-/// Who or what settled a permission. Whatever a person is called, they are one.
+/// Settler of a permission request. A separate variant for persons distinguishes a person named `policy` from
+/// the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Settler {
-    /// A person of this name, which may be empty.
+    /// Person with this name, which may be empty.
     Person(String),
-    /// Something else.
+    /// Cause other than a person.
     Without(Without),
 }
 
-/// What settles a permission without a person.
+/// Cause that settles a permission request without a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Without {
-    /// The session's setting: nobody was asked.
+    /// Permission mode of the session, without a question.
     Policy,
-    /// Nobody answered in time.
+    /// No answer before the deadline.
     Deadline,
-    /// The turn was stopped.
+    /// Cancellation of the turn.
     Cancel,
-    /// The turn came to its end.
+    /// End of the turn.
     TurnEnded,
-    /// The agent's process ended.
+    /// End of the agent's process.
     LeaseEnded,
-    /// The session was closed.
+    /// Close of the session.
     SessionClosed,
-    /// The agent took it back.
+    /// Withdrawal by the agent.
     Agent,
-    /// There is nobody to be asked.
+    /// No person can be asked.
     Nobody,
-    /// The state was taken over by another gateway.
+    /// Adoption of the state by another gateway.
     Adopted,
 }
 
 impl Without {
-    /// Every one.
+    /// All causes.
     pub(crate) const ALL: [Self; 9] = [
         Self::Policy,
         Self::Deadline,
@@ -305,7 +307,7 @@ impl Without {
         Self::Adopted,
     ];
 
-    /// The word in the journal and in the row.
+    /// Returns the name in the journal and in the row.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Policy => "policy",
@@ -321,109 +323,109 @@ impl Without {
     }
 }
 
-/// A row of `acp_permission`, key (lease, stdout offset).
+/// Row of `acp_permission`, key (lease, stdout offset).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PermissionRow {
-    /// The lease whose agent asked.
+    /// Lease of the agent.
     pub(crate) lease_id: LeaseId,
     /// The session.
     pub(crate) session_key: SessionKey,
-    /// What was asked; `ask.at` is the other half of the key.
+    /// The request; `ask.at` is the other half of the key.
     pub(crate) ask: Ask,
-    /// Where it is.
+    /// State of the permission request.
     pub(crate) state: PermissionState,
-    /// The chosen option.
+    /// Id of the chosen option.
     pub(crate) option_id: Option<String>,
-    /// Who or what settled it.
+    /// Settler of the request.
     pub(crate) settled_by: Option<Settler>,
-    /// Milliseconds since the Unix epoch.
+    /// Time of the request, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
-    /// When the configured outcome is taken; `None` waits for ever.
+    /// Time at which the configured outcome applies, milliseconds since the Unix epoch; `None` never.
     pub(crate) deadline_at_ms: Option<u64>,
 }
 
 impl PermissionRow {
-    /// The name that clients use: lease and offset.
+    /// Returns the id for clients: lease and offset.
     pub(crate) fn permission_id(&self) -> String {
         format!("{}:{}", self.lease_id, self.ask.at)
     }
 
-    /// Tool call of the question as ACP's JSON; null where there is none.
+    /// Returns the tool call of the request as ACP's JSON; null if absent.
     pub(crate) fn tool_call(&self) -> serde_json::Value {
         let params: Option<serde_json::Value> = serde_json::from_str(&self.ask.params).ok();
         params.and_then(|mut params| Some(params.get_mut("toolCall")?.take())).unwrap_or_default()
     }
 
-    /// One line about the tool call: command, changed files or input.
+    /// Returns one line about the tool call: command, changed files or input.
     pub(crate) fn subject(&self) -> Option<String> {
         subject(&self.tool_call())
     }
 }
 
-/// Where a conversation is: a channel's thread, DM or console name.
+/// Address of a conversation: a channel's thread, DM or console name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConversationRef {
     /// Channel, e.g. `console`, `discord`.
     pub channel: String,
-    /// Account of the channel; `default` where there is only one.
+    /// Account of the channel; `default` if the channel has only one.
     pub account_id: String,
-    /// The conversation itself.
+    /// Id of the conversation in the channel.
     pub conversation_id: String,
-    /// The conversation around it, e.g. the channel of a thread.
+    /// Id of the parent conversation, e.g. the channel of a thread.
     pub parent_conversation_id: Option<String>,
 }
 
-/// What a binding points at.
+/// Kind of a binding's target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TargetKind {
-    /// A session of its own.
+    /// Independent session.
     Session,
-    /// A session that another one spawned.
+    /// Session spawned by another session.
     Subagent,
 }
 
-/// Where a binding is in its life.
+/// State of a binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BindingStatus {
-    /// Committed; the conversation is being made (H13).
+    /// Committed; the conversation is being created (H13).
     Pending,
-    /// Messages of the conversation go to the session, and the session's answers go there.
+    /// Messages of the conversation go to the session, and answers of the session to the conversation.
     Active,
-    /// A person put its conversation away: messages go to the session and bring it back; nothing is said there until
-    /// then, since that would bring it back unasked.
+    /// A person archived the conversation. Messages still go to the session and reopen the conversation;
+    /// until then nothing is sent, since a message of the gateway would reopen the conversation unasked.
     Parked,
-    /// Being ended.
+    /// End in progress.
     Ending,
-    /// Over.
+    /// Ended.
     Ended,
 }
 
 impl BindingStatus {
-    /// Whether messages of the conversation go to the session.
+    /// True if messages of the conversation go to the session.
     pub(crate) const fn is_live(self) -> bool {
         matches!(self, Self::Active | Self::Parked)
     }
 }
 
-/// How much a conversation is told of a turn beside its answer.
+/// Amount of output of a turn in a conversation, in addition to the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verbosity {
-    /// A live card, and a line about each tool call.
+    /// Status card, and a line about each tool call.
     Full,
-    /// A card that says how far it is, and nothing else.
+    /// Status card with the progress only.
     Compact,
-    /// Answers, questions and errors alone.
+    /// Answers, questions and errors only.
     None,
 }
 
 impl Verbosity {
-    /// Every one.
+    /// All levels.
     pub(crate) const ALL: [Self; 3] = [Self::Full, Self::Compact, Self::None];
 
-    /// The name in commands and in the database.
+    /// Returns the name in commands and in the database.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -433,7 +435,7 @@ impl Verbosity {
     }
 }
 
-/// A row of `acp_bindings`.
+/// Row of `acp_bindings`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BindingRow {
     /// Primary key (`binding_key` in the database).
@@ -442,24 +444,24 @@ pub(crate) struct BindingRow {
     pub(crate) conversation: ConversationRef,
     /// The session.
     pub(crate) session_key: SessionKey,
-    /// What the target is.
+    /// Kind of the target.
     pub(crate) target_kind: TargetKind,
-    /// Where it is in its life.
+    /// State of the binding.
     pub(crate) status: BindingStatus,
-    /// Who asked for it.
+    /// Name of the requester.
     pub(crate) bound_by: String,
-    /// Milliseconds since the Unix epoch.
+    /// Start of the maximum age, milliseconds since the Unix epoch.
     pub(crate) bound_at_ms: u64,
-    /// Milliseconds since the Unix epoch.
+    /// Start of the idle timeout, milliseconds since the Unix epoch.
     pub(crate) last_activity_at_ms: u64,
-    /// Ends after this long without a message; `None` never.
+    /// Idle timeout in milliseconds; `None` never ends the binding.
     pub(crate) idle_ms: Option<u64>,
-    /// Ends after this long in any case; `None` never.
+    /// Maximum age in milliseconds; `None` never ends the binding.
     pub(crate) max_age_ms: Option<u64>,
-    /// How much it is told beside answers; `None` what the configuration says.
+    /// Verbosity of the conversation; `None` uses the configuration.
     pub(crate) verbosity: Option<Verbosity>,
-    /// Free for the channel, JSON text.
+    /// Additional data, JSON text.
     pub(crate) metadata: String,
-    /// Why it ended.
+    /// Reason of the end.
     pub(crate) end_reason: Option<String>,
 }

@@ -1,46 +1,46 @@
-//! The life of a run (one turn), as one table. Source: design §6 "State machines".
+//! State machine of a run (one turn), as one table. Source: design §6 "State machines".
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where a run is in its life.
+/// State of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunState {
-    /// Waits for its turn.
+    /// In the queue.
     Queued,
-    /// Its turn has come; the agent may still be starting.
+    /// Out of the queue; the agent may still be starting.
     Running,
-    /// The agent answered.
+    /// Ended with an answer of the agent.
     Completed,
-    /// It ended without an answer.
+    /// Ended without an answer.
     Failed,
-    /// It was stopped by a person, queued or running.
+    /// Stopped by a person, while queued or running.
     Cancelled,
 }
 
-/// What can happen to a run.
+/// Event of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum RunEvent {
-    /// It leaves the queue.
+    /// The run left the queue.
     Started,
-    /// It goes back to the queue: its prompt provably never reached the agent (H6).
+    /// The run returned to the queue: the prompt provably never reached the agent (H6).
     Requeued,
-    /// The agent answered; or, for a steer, took it (H11).
+    /// The agent answered; or, for a steer, accepted (H11).
     Completed,
-    /// No answer will come.
+    /// The run failed without an answer.
     Failed,
-    /// It was stopped.
+    /// The run was stopped.
     Cancelled,
 }
 
 impl RunEvent {
-    /// Every event.
+    /// All events.
     #[cfg(test)]
     pub(crate) const ALL: [Self; 5] =
         [Self::Started, Self::Requeued, Self::Completed, Self::Failed, Self::Cancelled];
 
-    /// The name in logs.
+    /// Returns the name in logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -52,22 +52,22 @@ impl RunEvent {
     }
 }
 
-/// A transition that the table does not have.
+/// Transition that the table does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a run that is {from} cannot take {event:?}")]
 pub(crate) struct IllegalRun {
-    /// The state it was in.
+    /// State before the event.
     pub(crate) from: RunState,
-    /// What was to happen.
+    /// Refused event.
     pub(crate) event: RunEvent,
 }
 
 impl RunState {
-    /// Every state.
+    /// All states.
     pub(crate) const ALL: [Self; 5] =
         [Self::Queued, Self::Running, Self::Completed, Self::Failed, Self::Cancelled];
 
-    /// The name in the database and in JSON.
+    /// Returns the name in the database and in JSON.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -78,22 +78,22 @@ impl RunState {
         }
     }
 
-    /// Whether nothing more will happen to it.
+    /// True for a final state.
     pub(crate) const fn is_ended(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 
-    /// The state after `event`.
+    /// Returns the state after `event`.
     ///
     /// # Errors
-    /// [`IllegalRun`] for a pair that is not in the table; nothing changes.
+    /// [`IllegalRun`] if the table does not allow the transition; nothing changes.
     pub(crate) const fn on(self, event: RunEvent) -> Result<Self, IllegalRun> {
         use RunEvent as E;
         use RunState as S;
         match (self, event) {
             (S::Queued, E::Started) => Ok(S::Running),
             (S::Running, E::Requeued) => Ok(S::Queued),
-            // A steer is taken by the running turn without a turn of its own.
+            // The running turn takes a steer, which has no turn of its own.
             (S::Queued | S::Running, E::Completed) => Ok(S::Completed),
             (S::Queued | S::Running, E::Failed) => Ok(S::Failed),
             (S::Queued | S::Running, E::Cancelled) => Ok(S::Cancelled),

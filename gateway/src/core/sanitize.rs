@@ -1,5 +1,5 @@
-//! Sanitizes untrusted text (from agents, file names, other people) for terminals and conversations: control characters
-//! and bidirectional controls are shown as escapes.
+//! Sanitizes untrusted text (from agents, file names, other people) for terminals and conversations: control
+//! characters and bidirectional controls are shown as escapes.
 
 use std::borrow::Cow;
 
@@ -19,8 +19,8 @@ pub(crate) fn text(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Sanitizes a title, a name or a reason: one line of at most `chars_max` characters, with `…` where text was cut. Control
-/// characters become spaces, invisible characters become escapes.
+/// Sanitizes a title, a name or a reason: one line of at most `chars_max` characters, with `…` where text was
+/// cut. Control characters become spaces, invisible characters become escapes.
 pub(crate) fn line(text: &str, chars_max: usize) -> String {
     let mut out = String::new();
     // One character beyond the limit shows that text was cut.
@@ -60,8 +60,8 @@ const fn is_direction(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns true for characters without a glyph and for bidirectional controls. Joiners of letters are exempt: scripts need
-/// them for correct spelling.
+/// Returns true for characters without a glyph and for bidirectional controls. Joiners of letters are exempt:
+/// scripts need them for correct spelling.
 pub(crate) fn is_hidden(c: char) -> bool {
     (c.is_control() && c != '\t') || is_invisible(c)
 }

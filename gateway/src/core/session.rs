@@ -1,9 +1,9 @@
-//! The life of a session, as one table. Source: design §6 "State machines".
+//! State machine of a session, as one table. Source: design §6 "State machines".
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where a session is in its life.
+/// State of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SessionState {
@@ -11,38 +11,38 @@ pub(crate) enum SessionState {
     Creating,
     /// Ready for a turn.
     Idle,
-    /// A turn runs.
+    /// A turn is running.
     Running,
-    /// A turn was asked to stop and has not ended yet.
+    /// A running turn was asked to stop and has not ended yet.
     Cancelling,
-    /// The agent could not be started or wants credentials; the next prompt tries again.
+    /// The agent could not be started or requires credentials; the next prompt retries.
     Error,
-    /// Ended for good.
+    /// Closed permanently.
     Closed,
 }
 
-/// In which way a session was closed. Each of them is the same transaction; they differ in who sees it later.
+/// Kind of the end of a session. All kinds use the same transaction; they differ in later visibility.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ending {
-    /// By a person who is done with it.
+    /// Closed by a person.
     Closed,
-    /// To be kept for later reading.
+    /// Archived for later reading.
     Archived,
-    /// To be seen no more: lists leave it out. Its journal stays, since nothing is ever taken out of a journal.
+    /// Hidden from lists. The journal stays, since journal rows are never removed.
     Deleted,
-    /// To begin again with another one.
+    /// Replaced by a new session.
     Reset,
-    /// By a window that ran out.
+    /// Ended by a timeout.
     Expired,
 }
 
 impl Ending {
-    /// Every ending.
+    /// All kinds.
     pub(crate) const ALL: [Self; 5] =
         [Self::Closed, Self::Archived, Self::Deleted, Self::Reset, Self::Expired];
 
-    /// The name in the database and in JSON.
+    /// Returns the name in the database and in JSON.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -54,29 +54,29 @@ impl Ending {
     }
 }
 
-/// What can happen to a session.
+/// Event of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum SessionEvent {
-    /// The agent opened its session.
+    /// The agent opened a session.
     Opened,
     /// A run left the queue.
     TurnStarted,
-    /// The run ended, in whatever way.
+    /// The run ended, with any result.
     TurnEnded,
-    /// The running turn was asked to stop.
+    /// Cancellation of the running turn was requested.
     CancelAsked,
-    /// The agent cannot be used until something is done about it.
+    /// The agent is unusable until a retry or a new conversation.
     Faulted,
-    /// A prompt after a fault: try again.
+    /// A prompt after a fault starts a retry.
     Retried,
-    /// A person began the conversation anew after a fault: what went wrong is behind it.
+    /// A person started a new conversation after a fault, which clears the error.
     Renewed,
     /// The session was closed.
     Closed,
 }
 
 impl SessionEvent {
-    /// Every event.
+    /// All events.
     #[cfg(test)]
     pub(crate) const ALL: [Self; 8] = [
         Self::Opened,
@@ -89,7 +89,7 @@ impl SessionEvent {
         Self::Closed,
     ];
 
-    /// The name in logs.
+    /// Returns the name in logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Opened => "opened",
@@ -104,22 +104,22 @@ impl SessionEvent {
     }
 }
 
-/// A transition that the table does not have.
+/// Transition that the table does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a session that is {from} cannot take {event:?}")]
 pub(crate) struct IllegalSession {
-    /// The state it was in.
+    /// State before the event.
     pub(crate) from: SessionState,
-    /// What was to happen.
+    /// Refused event.
     pub(crate) event: SessionEvent,
 }
 
 impl SessionState {
-    /// Every state.
+    /// All states.
     pub(crate) const ALL: [Self; 6] =
         [Self::Creating, Self::Idle, Self::Running, Self::Cancelling, Self::Error, Self::Closed];
 
-    /// The name in the database and in JSON.
+    /// Returns the name in the database and in JSON.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Creating => "creating",
@@ -131,10 +131,10 @@ impl SessionState {
         }
     }
 
-    /// The state after `event`.
+    /// Returns the state after `event`.
     ///
     /// # Errors
-    /// [`IllegalSession`] for a pair that is not in the table; nothing changes.
+    /// [`IllegalSession`] if the table does not allow the transition; nothing changes.
     pub(crate) const fn on(self, event: SessionEvent) -> Result<Self, IllegalSession> {
         use SessionEvent as E;
         use SessionState as S;

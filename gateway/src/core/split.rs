@@ -1,16 +1,17 @@
-//! Splits a long text into parts that a channel takes, without breaking Markdown code fences.
+//! Splits a long text into parts within a channel's limit, without breaking Markdown code fences.
 //!
-//! A cut inside a fenced block closes the fence in the earlier part and opens it again, info string included,
-//! in the next one; what is added counts against the limit. Cuts are looked for between paragraphs, then between
-//! lines, and inside a line only when the line alone is too long: then after a word, or else between what people
-//! see as characters, and never behind a backslash or inside an escape sequence. The same text gives the same parts.
+//! A cut inside a fenced block closes the fence in the earlier part and reopens the fence, info string
+//! included, in the next one; added text counts against the limit. Cuts are placed between paragraphs if
+//! possible, else between lines. A line is cut only if too long alone: after a word, or else between grapheme
+//! clusters, and never after a backslash or inside an escape sequence. The same text always gives the same
+//! parts.
 #![deny(clippy::indexing_slicing)]
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, Sub};
 use unicode_segmentation::UnicodeSegmentation as _;
 
-/// How a channel counts.
+/// Unit of a channel's message limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -20,7 +21,7 @@ pub enum Unit {
     Bytes,
 }
 
-/// The most that one part may hold: in the channel's own unit, and in characters (Unicode scalar values).
+/// Maximum size of one part: in the channel's unit, and in characters (Unicode scalar values).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     unit: Unit,
@@ -28,30 +29,30 @@ pub struct Limit {
     chars_max: usize,
 }
 
-/// Below this a fence could not be repaired and still leave room for text.
+/// Minimum size of a limit. Below this, repaired fences would leave no room for text.
 const MAX_FLOOR: usize = 32;
-/// Longest escape sequence of a terminal that is kept whole, in bytes.
+/// Maximum length of a terminal's escape sequence that is kept whole, in bytes.
 const ESCAPE_BYTES_MAX: usize = 32;
 
 impl Limit {
-    /// A limit of `max` units, at least 32.
+    /// Creates a limit of `max` units, at least 32.
     #[must_use]
     pub const fn new(unit: Unit, max: usize) -> Self {
         Self { unit, max: if max < MAX_FLOOR { MAX_FLOOR } else { max }, chars_max: usize::MAX }
     }
 
-    /// The same, of `chars_max` characters as well, at least 32.
+    /// Returns this limit with a maximum of `chars_max` characters, at least 32.
     pub(crate) const fn within_chars(self, chars_max: usize) -> Self {
         Self { chars_max: if chars_max < MAX_FLOOR { MAX_FLOOR } else { chars_max }, ..self }
     }
 
-    /// The same, of `max` units at most, at least 32.
+    /// Returns this limit with a maximum of `max` units, at least 32.
     pub(crate) const fn within(self, max: usize) -> Self {
         let max = if max < MAX_FLOOR { MAX_FLOOR } else { max };
         Self { max: if max < self.max { max } else { self.max }, ..self }
     }
 
-    /// How much `text` counts.
+    /// Returns the size of `text`.
     fn measure(self, text: &str) -> Size {
         let units = match self.unit {
             Unit::Utf16 => text.encode_utf16().count(),
@@ -60,14 +61,14 @@ impl Limit {
         Size { units, chars: text.chars().count() }
     }
 
-    /// What is left of it beside `text`; `None` when that is too little for anything.
+    /// Returns the limit minus the size of `text`; `None` if the rest is below the minimum.
     pub(crate) fn less(self, text: &str) -> Option<Self> {
         let left = self.whole() - self.measure(text);
         let is_enough = left.units >= MAX_FLOOR && left.chars >= MAX_FLOOR;
         is_enough.then_some(Self { unit: self.unit, max: left.units, chars_max: left.chars })
     }
 
-    /// Whether `text` is within it.
+    /// True if `text` fits.
     pub(crate) fn fits(self, text: &str) -> bool {
         self.measure(text).is_within(self.whole())
     }
@@ -76,13 +77,13 @@ impl Limit {
         Size { units: self.max, chars: self.chars_max }
     }
 
-    /// The longest line that may be a fence, in bytes: a longer one could not be repeated.
+    /// Maximum length of a line that can be a fence, in bytes. Longer ones could not be repeated.
     const fn fence_bytes_max(self) -> usize {
         (if self.max < self.chars_max { self.max } else { self.chars_max }) / 4
     }
 }
 
-/// How much a text counts, or what is left to be counted.
+/// Size of a text, or remaining space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Size {
     units: usize,
@@ -94,7 +95,7 @@ impl Size {
         self.units <= room.units && self.chars <= room.chars
     }
 
-    /// Whether it is at least half of `room`, in one way of counting or the other.
+    /// True if at least half of `room`, in units or in characters.
     const fn is_half_of(self, room: Self) -> bool {
         self.units >= room.units / 2 || self.chars >= room.chars / 2
     }
@@ -114,12 +115,12 @@ impl Sub for Size {
     }
 }
 
-/// Splits `text`; parts of white space alone are left out, since channels refuse them.
+/// Splits `text`. Parts of white space only are omitted, since channels refuse them.
 pub(crate) fn split(text: &str, limit: Limit) -> Vec<String> {
     shown(text, limit).collect()
 }
 
-/// The first part of `text`; nothing where there is none. Only as much is read as that needs.
+/// Returns the first part of `text`, if any. Reads only as much as necessary.
 pub(crate) fn first(text: &str, limit: Limit) -> Option<String> {
     shown(text, limit).next()
 }
@@ -128,7 +129,7 @@ fn shown(text: &str, limit: Limit) -> impl Iterator<Item = String> {
     pieces(text, limit).filter(|piece| !piece.body.trim().is_empty()).map(|piece| piece.render())
 }
 
-/// The end of `text` as one part: as much of it as fits, from the start of a line where that is possible.
+/// Returns the end of `text` as one part: as much as fits, from the start of a line if possible.
 pub(crate) fn tail(text: &str, limit: Limit) -> String {
     let mut fence = None;
     let mut starts = Vec::new();
@@ -152,11 +153,11 @@ pub(crate) fn tail(text: &str, limit: Limit) -> String {
         }
     }
     let last = best.map(|piece| piece.render());
-    // One line that is too long alone: its last piece stands for it.
+    // For a single line that is too long: the last piece.
     last.or_else(|| pieces(text, limit).last().map(|piece| piece.render())).unwrap_or_default()
 }
 
-/// `text` from the first line on that starts at `from` or later, with the fence that is open there opened again.
+/// Returns `text` from the first line starting at `from` or later, and reopens a fence open at that line.
 pub(crate) fn resumed_from(text: &str, from: usize, limit: Limit) -> String {
     let (mut fence, mut at) = (None, 0);
     for line in text.split_inclusive('\n') {
@@ -170,7 +171,7 @@ pub(crate) fn resumed_from(text: &str, from: usize, limit: Limit) -> String {
     opener + text.get(at..).unwrap_or_default()
 }
 
-/// The longest start of `text` with `chars_max` characters at most, cut between what people see as characters.
+/// Returns the longest start of `text` with at most `chars_max` characters, cut between grapheme clusters.
 pub(crate) fn head(text: &str, chars_max: usize) -> &str {
     if text.len() <= chars_max {
         return text;
@@ -186,7 +187,7 @@ pub(crate) fn head(text: &str, chars_max: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The longest start of `text` with `bytes_max` bytes at most, cut between what people see as characters.
+/// Returns the longest start of `text` with at most `bytes_max` bytes, cut between grapheme clusters.
 pub(crate) fn head_bytes(text: &str, bytes_max: usize) -> &str {
     if text.len() <= bytes_max {
         return text;
@@ -201,7 +202,7 @@ pub(crate) fn head_bytes(text: &str, bytes_max: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The longest start of `text` that is within `limit`, cut between what people see as characters. No fence is closed.
+/// Returns the longest start of `text` within `limit`, cut between grapheme clusters. Does not close fences.
 pub(crate) fn head_within(text: &str, limit: Limit) -> &str {
     let (mut end, mut size) = (0, Size::default());
     for atom in atoms(text) {
@@ -214,13 +215,13 @@ pub(crate) fn head_within(text: &str, limit: Limit) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// A stretch of the text, and what is added to make it stand alone.
+/// Section of the text, with the fences to close and reopen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece<'a> {
-    /// The fence that was open before it.
+    /// Fence open before the section.
     before: Option<Fence<'a>>,
     body: &'a str,
-    /// The fence that is open after it.
+    /// Fence open after the section.
     after: Option<Fence<'a>>,
 }
 
@@ -235,10 +236,10 @@ impl Piece<'_> {
     }
 }
 
-/// An open code fence.
+/// Open code fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fence<'a> {
-    /// The backticks or tildes.
+    /// Backticks or tildes.
     marker: &'a str,
     info: &'a str,
 }
@@ -254,8 +255,8 @@ impl Fence<'_> {
     }
 }
 
-/// The fence that is open after `line`. Lines that take more than a quarter of the limit are never fences:
-/// they could not be repeated.
+/// Returns the fence that is open after `line`. Lines longer than a quarter of the limit are never fences,
+/// since they could not be repeated.
 fn fence_after<'a>(open: Option<Fence<'a>>, line: &'a str, limit: Limit) -> Option<Fence<'a>> {
     let line = line.trim_end_matches(['\n', '\r']);
     if line.len() > limit.fence_bytes_max() {
@@ -300,7 +301,7 @@ fn pieces(text: &str, limit: Limit) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// Where to cut `rest`, and the fence that is open there.
+/// Returns the position of the best cut in `rest`, and the fence open there.
 fn best_cut<'a>(
     rest: &'a str,
     open: Option<Fence<'a>>,
@@ -335,8 +336,8 @@ fn best_cut<'a>(
     paragraph_cut.or(line_cut).unwrap_or_else(|| (cut_in_line(rest, open, budget, limit), open))
 }
 
-/// Where to cut a line that is too long: after a space in the second half, or else between two atoms. Inside of an
-/// atom only when it alone is too long.
+/// Returns the position of a cut in a line that is too long: after a space in the second half, or else
+/// between two atoms. Inside of an atom only if the atom alone is too long.
 fn cut_in_line(rest: &str, open: Option<Fence<'_>>, budget: Size, limit: Limit) -> usize {
     let closer = open.map(|fence| limit.measure(&fence.closer(""))).unwrap_or_default();
     let room = budget - closer;
@@ -354,7 +355,7 @@ fn cut_in_line(rest: &str, open: Option<Fence<'_>>, budget: Size, limit: Limit) 
     word.or_else(|| (end > 0).then_some(end)).unwrap_or_else(|| cut_in_atom(rest, room, limit))
 }
 
-/// Where to cut what is one character to people and too long for a part.
+/// Returns the position of a cut in a grapheme cluster that is too long for a part.
 fn cut_in_atom(rest: &str, room: Size, limit: Limit) -> usize {
     let (mut size, mut end) = (Size::default(), 0);
     for c in rest.chars() {
@@ -367,7 +368,8 @@ fn cut_in_atom(rest: &str, room: Size, limit: Limit) -> usize {
     end
 }
 
-/// What is never cut: grapheme clusters, a backslash with what it escapes, escape sequences of terminals.
+/// Returns the units that are not cut: grapheme clusters, a backslash with the escaped character, escape
+/// sequences of terminals.
 fn atoms(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,12 +1,12 @@
-//! What a person in a conversation is told when something failed: what happened, and what to do next. The one place
-//! where that is put together, for every code. What happened comes with the failure (the code's own text, unless there
-//! is a better one); internal detail is in the log. Source: seed 000 "Error contract".
+//! Error messages for conversations: the failure and the next step, for every code, in one place. The failure
+//! brings the message (by default the code's own text); internal details stay in the log. Source: seed 000
+//! "Error contract".
 
 use crate::core::paths::hide_paths;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 
-/// A failure as a conversation sees it.
+/// Returns the error message for a conversation.
 pub(crate) fn told(failure: &Failure) -> String {
     let message = hide_paths(failure.message.trim_end());
     let code =
@@ -14,12 +14,12 @@ pub(crate) fn told(failure: &Failure) -> String {
     format!("{message}{code}\nNext: {}", next(failure))
 }
 
-/// What to do next about a failure, for those who may not hear what happened.
+/// Returns the next step after a failure, for people who must not read the message itself.
 pub(crate) fn next(failure: &Failure) -> &'static str {
     step(failure.code, failure.detail_code.as_deref())
 }
 
-/// What to do next: by the detail where that says more than the code.
+/// Returns the next step: by detail code if listed, else by code.
 pub(crate) fn step(code: Code, detail: Option<&str>) -> &'static str {
     let by_detail = detail.and_then(|detail| {
         Some(match detail {

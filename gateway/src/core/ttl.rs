@@ -1,8 +1,8 @@
-//! How long what nobody uses lives: the effective minimum of all windows, and where it comes from.
+//! Idle timeouts and maximum ages: computes the earliest one and its source.
 //!
-//! Three clocks can run out. A *binding* may have an idle window and a maximum age; a *session* may have a window
-//! of its own; an *agent process* may be ended when it was idle, while its session stays and goes on with the next
-//! prompt. What runs or waits protects all of them: a busy session has no deadline. A window of 0 is off.
+//! A *binding* may have an idle timeout and a maximum age; a *session* may have an idle timeout; the process
+//! of an idle *agent* may be ended, while the session stays and continues with the next prompt. Running and
+//! queued runs protect all of them: a busy session has no deadline. A timeout of 0 is off.
 //! Source: seed 000 "TTL policy", design §6 "Bindings and delivery".
 
 use crate::core::policy::Ttl;
@@ -10,45 +10,45 @@ use crate::core::rows::BindingRow;
 use acp_shared::ids::BindingId;
 use serde::{Deserialize, Serialize};
 
-/// The windows that configuration gives, in milliseconds; 0 is never.
+/// Configured timeouts, in milliseconds; 0 is off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Windows {
-    /// A session that nobody used this long is closed.
+    /// Idle time after which a session is closed.
     pub(crate) session_ms: u64,
-    /// An agent that had nothing to do this long is ended; its session stays.
+    /// Idle time after which the agent's process is ended; the session stays.
     pub(crate) runtime_ms: u64,
-    /// Idle window of a binding that has none of its own.
+    /// Default idle timeout of bindings.
     pub(crate) binding_idle_ms: u64,
-    /// Maximum age of a binding that has none of its own.
+    /// Default maximum age of bindings.
     pub(crate) binding_max_age_ms: u64,
 }
 
-/// Which window ends first.
+/// Kind of a timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Source {
-    /// The idle window of a binding.
+    /// Idle timeout of a binding.
     BindingIdle,
-    /// The maximum age of a binding.
+    /// Maximum age of a binding.
     BindingMaxAge,
-    /// The session's own window.
+    /// Idle timeout of the session.
     Session,
-    /// The window of the agent's process.
+    /// Idle timeout of the agent's process.
     Runtime,
 }
 
-/// The clock of one binding.
+/// Times and timeouts of one binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BindingClock {
-    /// Which one.
+    /// Id of the binding.
     pub(crate) binding_id: BindingId,
-    /// When it began.
+    /// Start of the maximum age, milliseconds since the Unix epoch.
     pub(crate) bound_at_ms: u64,
-    /// When somebody last spoke through it, or its session answered.
+    /// Time of the last message or answer, milliseconds since the Unix epoch.
     pub(crate) last_activity_at_ms: u64,
-    /// Its own idle window; `None` takes the configured one, 0 is off.
+    /// Idle timeout of this binding; `None` uses the configured one, 0 is off.
     pub(crate) idle_ms: Option<u64>,
-    /// Its own maximum age, in the same way.
+    /// Maximum age of this binding; `None` uses the configured one, 0 is off.
     pub(crate) max_age_ms: Option<u64>,
 }
 
@@ -64,35 +64,36 @@ impl From<&BindingRow> for BindingClock {
     }
 }
 
-/// What is known of a session when its windows are looked at.
+/// State of a session, as input for the timeouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Subject {
-    /// Whether a run runs or waits, or the agent is being started.
+    /// True if a run is running or queued, or the agent is starting.
     pub(crate) busy: bool,
-    /// Whether its agent could be ended without a loss: it runs, and its conversation can be resumed.
+    /// True if the agent's process can be ended without loss: it runs, and the conversation is resumable.
     pub(crate) agent_may_end: bool,
-    /// When somebody or the agent last said something.
+    /// Time of the last activity of a person or the agent.
     pub(crate) last_activity_at_ms: u64,
-    /// Its active bindings.
+    /// Active bindings of the session.
     pub(crate) bindings: Vec<BindingClock>,
 }
 
-/// A window that will end: the effective one is the earliest of a subject.
+/// Deadline of one timeout. The earliest deadline of a session is the effective one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Expiry {
-    /// When, milliseconds since the Unix epoch.
+    /// Time of the deadline, milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
-    /// Which window.
+    /// Kind of the timeout.
     pub(crate) source: Source,
-    /// How long that window is.
+    /// Length of the timeout, in milliseconds.
     pub(crate) window_ms: u64,
-    /// Whose window it is, for those of bindings.
+    /// Binding of the timeout; `None` for timeouts of a session or process.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) binding_id: Option<BindingId>,
 }
 
 impl Windows {
-    /// The windows that policy gives. Bindings carry their own since they were made.
+    /// Returns the timeouts of a policy. Defaults for bindings are off: each binding stores its own since
+    /// creation.
     pub(crate) fn of(ttl: &Ttl) -> Self {
         Self {
             session_ms: ttl.session_ms.value.unwrap_or(0),
@@ -101,7 +102,7 @@ impl Windows {
         }
     }
 
-    /// Every window of a subject that is on, the earliest end first. None while it is busy.
+    /// Returns the deadlines of all timeouts that are on, earliest first. Empty while the session is busy.
     pub(crate) fn all(&self, subject: &Subject) -> Vec<Expiry> {
         if subject.busy {
             return Vec::new();
@@ -116,12 +117,12 @@ impl Windows {
         found
     }
 
-    /// The effective window: the one that ends first, with its source.
+    /// Returns the effective deadline: the earliest one.
     pub(crate) fn effective(&self, subject: &Subject) -> Option<Expiry> {
         self.all(subject).into_iter().next()
     }
 
-    /// The windows of one binding that are on: its own, or else the configured ones.
+    /// Returns the deadlines of one binding: from its own timeouts, or else the configured ones.
     fn of_binding(&self, clock: &BindingClock) -> impl Iterator<Item = Expiry> + use<> {
         let idle_ms = clock.idle_ms.unwrap_or(self.binding_idle_ms);
         let max_age_ms = clock.max_age_ms.unwrap_or(self.binding_max_age_ms);
@@ -142,7 +143,7 @@ fn expiry(since_ms: u64, window_ms: u64, source: Source, binding_id: Option<Bind
 }
 
 impl Expiry {
-    /// Why something ended, for the conversation and for the record.
+    /// Returns the reason of the end, for the conversation and the journal.
     pub(crate) fn reason(&self) -> String {
         let window = span(self.window_ms);
         match self.source {
@@ -154,7 +155,7 @@ impl Expiry {
     }
 }
 
-/// A time span for people: `1h30m`, `2d`, `45s`, `300ms`.
+/// Formats a duration for people: `1h30m`, `2d`, `45s`, `300ms`.
 pub(crate) fn span(ms: u64) -> String {
     let parts = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
     let mut left = ms;

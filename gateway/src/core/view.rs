@@ -1,7 +1,7 @@
-//! Journal rows as clients see them: one line of JSON for each row (`event_version` 1).
+//! Journal rows as seen by clients: one line of JSON for each row (`event_version` 1).
 //!
-//! Members of what the agent sent are copied as they came, never parsed into a model: numbers keep their
-//! spelling, unknown members their place. A payload that is odd in any way still gives a line.
+//! Data of the agent is copied as received, never parsed into a model: numbers keep their spelling, unknown
+//! members their position. A malformed payload still gives a line.
 
 use crate::core::event::{EventKind, EventRow};
 use serde::Deserialize;
@@ -13,11 +13,11 @@ use std::fmt::Write as _;
 /// Version of the event lines.
 pub(crate) const EVENT_VERSION: u32 = 1;
 
-/// Members that belong to the envelope: a payload cannot shadow them.
+/// Members of the envelope, which a payload cannot override.
 const ENVELOPE: [&str; 7] =
     ["event_version", "session_key", "session_seq", "run_id", "seq", "type", "created_at_ms"];
 
-/// The `type` that clients see for a kind of row.
+/// Returns the `type` of a row's kind, as seen by clients.
 pub(crate) const fn type_of(kind: EventKind) -> &'static str {
     match kind {
         EventKind::AgentMessage | EventKind::AgentThought => "text_delta",
@@ -39,7 +39,7 @@ pub(crate) const fn type_of(kind: EventKind) -> &'static str {
     }
 }
 
-/// Appends the row's line to `out`, without a newline and without holding one.
+/// Appends the row's line to `out`, without a newline inside or at the end.
 pub(crate) fn write_event(row: &EventRow, out: &mut String) {
     let start = out.len();
     // Writing into a String cannot fail.
@@ -65,13 +65,13 @@ pub(crate) fn write_event(row: &EventRow, out: &mut String) {
     }
     out.push('}');
     if out.as_bytes().iter().skip(start).any(|b| matches!(b, b'\n' | b'\r')) {
-        // Only white space between JSON tokens can hold a line break: inside of strings it is escaped.
+        // Valid JSON has raw line breaks only between tokens: inside of strings they are escaped.
         let line = out.split_off(start).replace(['\n', '\r'], " ");
         out.push_str(&line);
     }
 }
 
-/// The row's line.
+/// Returns the row's line.
 #[cfg(test)]
 pub(crate) fn event_line(row: &EventRow) -> String {
     let mut out = String::new();
@@ -79,7 +79,7 @@ pub(crate) fn event_line(row: &EventRow) -> String {
     out
 }
 
-/// `None` when the payload is not of the shape its kind has.
+/// Appends the members of a payload. `None` if the payload does not have the shape of the kind.
 fn write_body(row: &EventRow, out: &mut String) -> Option<()> {
     match row.kind {
         EventKind::AgentMessage => chunk("output", &row.payload, out),
@@ -101,7 +101,7 @@ fn write_body(row: &EventRow, out: &mut String) -> Option<()> {
     }
 }
 
-/// A payload that is no object, or not the expected one.
+/// Appends a payload that is not an object, or not the expected one.
 fn write_odd(payload: &str, out: &mut String) {
     match serde_json::from_str::<&RawValue>(payload) {
         Ok(raw) => member("payload", raw.get(), out),
@@ -133,7 +133,7 @@ fn is_string(raw: &RawValue) -> bool {
     raw.get().starts_with('"')
 }
 
-/// Members of an object in their order, doubled ones included.
+/// Members of an object in order, duplicates included.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -156,7 +156,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// A member's name, borrowed unless it holds an escape.
+/// Name of a member, borrowed unless it contains an escape.
 struct Name<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {
@@ -183,7 +183,7 @@ impl<'a> Members<'a> {
         serde_json::from_str(json).ok()
     }
 
-    /// The last member of that name, as most readers of JSON see it; an explicit `null` counts as absent.
+    /// Returns the last member with this name, as most JSON readers do; an explicit `null` counts as absent.
     fn get(&self, name: &str) -> Option<&'a RawValue> {
         let found = self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| *value);
         found.filter(|value| value.get() != "null")
@@ -201,7 +201,7 @@ fn chunk(stream: &str, payload: &str, out: &mut String) -> Option<()> {
     });
     match text {
         Some(text) => out.push_str(text.get()),
-        // An image, a resource, a link: the whole content stays beside an empty text.
+        // An image, a resource, a link: the whole content is added to an empty text.
         None => {
             out.push_str("\"\"");
             member("content", content.get(), out);
@@ -293,7 +293,7 @@ fn permission(payload: &str, out: &mut String) -> Option<()> {
     Some(())
 }
 
-/// Payloads of our own making: their members become members of the line.
+/// Appends the members of a payload built by the gateway as members of the line.
 fn splice(payload: &str, out: &mut String) -> Option<()> {
     for (name, value) in Members::of(payload)?.0 {
         if ENVELOPE.contains(&name.as_ref()) {

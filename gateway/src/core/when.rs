@@ -1,8 +1,8 @@
-//! A moment for people.
+//! Times as text for people.
 
 const DAY_S: u64 = 86_400;
 
-/// Milliseconds since the Unix epoch as a UTC time: `2026-11-22T05:46:41Z`.
+/// Formats milliseconds since the Unix epoch as a UTC time: `2026-11-22T05:46:41Z`.
 pub(crate) fn utc(ms: u64) -> String {
     let seconds = ms / 1_000;
     let (mut days, of_day) = (seconds / DAY_S, seconds % DAY_S);
@@ -23,7 +23,7 @@ pub(crate) fn utc(ms: u64) -> String {
         days -= length;
         month += 1;
     }
-    // What is later than four digits of a year can hold is its last day: nobody waits for it.
+    // Times after the year 9999 become the last day of that year.
     let day = days.min(30) + 1;
     let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
