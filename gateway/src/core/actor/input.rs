@@ -115,9 +115,9 @@ pub(crate) enum Command {
     NewConversation,
     /// Change a setting.
     Set(Setting),
-    /// Answer a permission.
+    /// Answer a permission request.
     AnswerPermission {
-        /// Which one.
+        /// Permission request to answer.
         permission_id: String,
         /// Chosen option.
         option_id: String,
