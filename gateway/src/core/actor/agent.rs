@@ -122,7 +122,7 @@ impl Actor {
         self.session.resumable = resumable;
         self.session.agent_info = Some(agent_info);
         self.session.last_error = None;
-        // A lost agent that is started again opens its session while the state is already idle.
+        // An agent restarted after a loss opens its session while the state is already idle.
         if self.session.state == SessionState::Creating {
             self.session_event(SessionEvent::Opened, out);
         }
@@ -218,9 +218,9 @@ impl Actor {
         Failure::new(Code::SessionInitFailed, text).detail("INIT_TIMEOUT").origin("agent")
     }
 
-    /// Cancels a running turn that exceeded its time limit; it fails once the agent has stopped.
+    /// Cancels a running turn after the time limit; the run fails once the agent has stopped.
     fn time_out(&mut self, out: &mut Batch) {
-        // A turn that is being cancelled has its own deadline.
+        // A turn being cancelled has a separate deadline.
         let running = self.session.state == SessionState::Running;
         let Some(run_id) = self.current_id().filter(|_| running) else { return };
         let limit_ms =
@@ -243,11 +243,11 @@ impl Actor {
         let failure = Failure::new(Code::Uncertain, text).detail("AGENT_NOT_FOUND").origin("gateway");
         self.session.last_error = Some(failure.clone());
         self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out);
-        // The process is ended in case it still runs, because its turn has been failed.
+        // End the process in case the agent still runs: the turn has been failed.
         self.close_lease("the agent was not found again in time", out);
     }
 
-    /// Ends the process of an agent that was idle for its limit; the session stays.
+    /// Ends the process of an idle agent; the session stays open.
     fn rest_agent(&mut self, out: &mut Batch) {
         if !self.may_rest() {
             return;

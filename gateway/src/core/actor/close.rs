@@ -79,7 +79,7 @@ impl Actor {
         }
     }
 
-    /// Closes a one-shot session after its run, whatever the outcome.
+    /// Closes a one-shot session after the run, regardless of the outcome.
     pub(super) fn close_oneshot(&mut self, out: &mut Batch) {
         let oneshot = self.session.mode == SessionMode::Oneshot;
         if oneshot && out.run_ended && self.runs.is_empty() && self.session.state != SessionState::Closed {

@@ -1,4 +1,4 @@
-//! End of the agent's process and its effect on the session, its turn and its steers (H1, H6).
+//! End of the agent's process, with the effects on session, turn and steers (H1, H6).
 
 use super::turn::RunEnd;
 use super::{Act, Actor, Batch, LeaseEnd};
@@ -15,7 +15,7 @@ use acp_shared::ids::RunId;
 use acp_shared::launch::ExitStatus;
 use serde_json::json;
 
-/// Maximum number of times a prompt that provably never arrived is requeued before its run fails.
+/// Maximum number of requeues of a prompt that provably never arrived; then the run fails.
 const REQUEUES_MAX: u32 = 2;
 
 impl Actor {
@@ -130,7 +130,7 @@ impl Actor {
         self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure.origin("agent").retryable()), out);
     }
 
-    /// Ends a steer whose agent ended before it reported the outcome (H6, H11).
+    /// Ends a steer whose agent exited before reporting the outcome (H6, H11).
     fn end_steer_without_agent(&mut self, run_id: RunId, fate: Fate, status: ExitStatus, out: &mut Batch) {
         let failure = match fate {
             Fate::NeverArrived => {

@@ -24,7 +24,7 @@ pub(crate) struct Ctx {
     pub(crate) fresh_lease: LeaseId,
 }
 
-/// Identifies a caller that waits for a reply; the driver maps it to the caller.
+/// Id of a waiting caller; the driver maps the id to the caller.
 pub(crate) type Ticket = u64;
 
 /// Idempotency record of a command, committed with its effects.
@@ -38,7 +38,7 @@ pub(crate) struct Keyed {
     pub(crate) fingerprint: String,
 }
 
-/// Event that an actor processes in one step.
+/// Event for an actor, processed in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Input {
     /// The actor was just restored from the database.
@@ -68,7 +68,7 @@ pub(crate) enum Input {
         /// State of the target file, or the error for the agent.
         found: Result<Inspection, RpcError>,
     },
-    /// The look-up that a start waited for is complete: [`super::Actor::configure`] has applied its outcome.
+    /// The look-up for a start is complete; [`super::Actor::configure`] has applied the outcome.
     LookedUp,
     /// The connection to the supervisor is lost; leases continue to run without the gateway.
     Disconnected,
@@ -159,7 +159,7 @@ pub(crate) enum LeaseNews {
     },
     /// The streams are attached; output follows.
     Attached(Attached),
-    /// The supervisor does not know the lease (any more); the state of its streams is unknown.
+    /// The supervisor does not know the lease, or no longer; the state of its streams is unknown.
     Unknown,
     /// The supervisor cannot serve the streams at the moment; retry later.
     StreamsBusy,
@@ -184,7 +184,7 @@ pub(crate) enum LeaseNews {
         /// Refusal code.
         code: RefusalCode,
     },
-    /// The adapter ended and its output is complete.
+    /// The adapter ended; its output is complete up to `end_offset`.
     Exited {
         /// Exit status.
         status: ExitStatus,
@@ -256,7 +256,7 @@ impl Profile {
     }
 }
 
-/// Limits and deadlines that apply to every session.
+/// Limits and deadlines common to all sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Maximum number of runs, running and queued.
@@ -267,7 +267,7 @@ pub(crate) struct Limits {
     pub(crate) line_bytes_max: usize,
     /// Time limit for an agent to settle a cancel before its process is ended, in milliseconds.
     pub(crate) cancel_ms: u64,
-    /// Time that closing waits for a cancelled turn before it sends EOF, in milliseconds.
+    /// Wait for a cancelled turn before closing sends EOF, in milliseconds.
     pub(crate) close_wait_ms: u64,
     /// Time limit of a turn without a limit of its own, in milliseconds; 0 for none.
     pub(crate) turn_ms: u64,

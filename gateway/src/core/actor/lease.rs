@@ -249,7 +249,7 @@ impl Actor {
     fn on_state_lost(&mut self, out: &mut Batch) {
         let Some(lease) = &self.lease else { return };
         if lease.closing {
-            // Its end was already requested on this connection.
+            // The end of the process was already requested on this connection.
             self.on_unknown();
             return;
         }
@@ -266,7 +266,7 @@ impl Actor {
         self.leave_agent(text, "the gateway cannot read what it kept of the agent", out);
     }
 
-    /// Marks the lease so that its output is read no further, also after a restart.
+    /// Marks the lease as unreadable: all further output is skipped, also after a restart.
     fn give_up_output(&mut self, out: &mut Batch) {
         if let Some(lease) = &mut self.lease {
             lease.row.broken = true;
@@ -323,7 +323,7 @@ impl Actor {
         }
     }
 
-    /// Handles an agent that exceeded a limit: its output is read no further, and its process is ended.
+    /// Handles an agent that exceeded a limit: reads no further output and ends the process.
     fn break_lease(&mut self, text: String, seen: u64, out: &mut Batch) {
         if self.lease.as_ref().is_none_or(|lease| lease.row.broken) {
             return;

@@ -47,7 +47,7 @@ struct Lease {
     written_seq: u64,
     /// True while `written_seq` is not committed.
     written_dirty: bool,
-    /// Exit of the adapter and end offset of its output; `None` while it runs.
+    /// Exit status and end of output; `None` while the adapter runs.
     ended: Option<LeaseEnd>,
     lines: Lines,
     /// True if pieces of the unfinished line are committed (H2).
@@ -217,7 +217,8 @@ impl Actor {
         .min()
     }
 
-    /// True if there is no agent process and no run, so that the actor can be dropped until its next use.
+    /// True if there is neither an agent process nor a run, so that the actor can be dropped until its next
+    /// use.
     pub(crate) fn is_quiet(&self) -> bool {
         self.lease.is_none() && self.runs.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Changes to a queued message: cancel it, steer the running turn with it, or replace its text.
+//! Changes to a queued message: cancellation, use as a steer of the running turn, or a new text.
 
 use super::input::{Answered, Keyed};
 use super::turn::RunEnd;
@@ -14,7 +14,7 @@ use acp_shared::ids::RunId;
 use serde_json::json;
 
 impl Actor {
-    /// Changes a queued run and reports whether it could; a run that has started is never changed.
+    /// Changes a queued run and reports if it could; a run that has started is never changed.
     ///
     /// # Errors
     /// Same as for a prompt of that text.

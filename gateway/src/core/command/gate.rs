@@ -30,7 +30,7 @@ pub enum Standing {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approves {
-    /// What the agents of their own sessions ask.
+    /// Requests of agents in their own sessions.
     #[default]
     Own,
     /// Requests of any agent.
@@ -50,7 +50,7 @@ pub(crate) struct Requester<'a> {
     pub(crate) approves: Approves,
 }
 
-/// Requirement that a command places on its requester.
+/// Requirement of a command on the requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     /// None; lists are limited to the requester's own sessions.

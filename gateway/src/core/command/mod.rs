@@ -119,7 +119,7 @@ pub(crate) struct SpawnArgs {
     pub(crate) place: Place,
 }
 
-/// Conversation that a new session is bound to.
+/// Conversation to bind to a new session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A new thread if the channel supports threads, otherwise this conversation. A console conversation
@@ -135,9 +135,9 @@ pub(crate) enum Place {
 /// Answer to a permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The agent's option that allows, for one time if there is a choice.
+    /// The agent's option that allows; the one-time option if both are offered.
     Allow,
-    /// The agent's option that refuses, for one time if there is a choice.
+    /// The agent's option that refuses; the one-time option if both are offered.
     Deny,
     /// The option with this number (from 1) or id.
     Option(String),

@@ -112,7 +112,7 @@ pub(super) fn reset_options(args: &str) -> Read {
 }
 
 pub(super) fn steer(args: &str) -> Read {
-    // The text as typed: its quotes are part of it.
+    // The text as typed: quotes belong to the text.
     let (given, text) = Given::before_text(args, &[SESSION, RUN])?;
     if let Some(id) = given.value("run") {
         let what =

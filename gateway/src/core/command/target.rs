@@ -44,7 +44,7 @@ const WAYS: [fn(&Candidate, &str) -> bool; 5] = [
     },
 ];
 
-/// Finds a session by its key, its id or the agent's conversation id, its label, or a prefix of its id.
+/// Finds a session by key, id, the agent's conversation id, label, or prefix of the id.
 ///
 /// # Errors
 /// `NO_SESSION`; with the detail `SESSION_AMBIGUOUS` if several match.

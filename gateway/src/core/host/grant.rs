@@ -107,7 +107,7 @@ impl Grants {
         self.0.retain(|grant| !matches!(grant, Grant::Once { targets, .. } if targets.is_empty()));
     }
 
-    /// Finds the grant that covers a request: its index, and for a one-time grant the index of its target.
+    /// Finds the grant for a request: the index, and for a one-time grant also the index of the target.
     fn find(
         &self,
         asked_in: Option<RunId>,

@@ -104,7 +104,7 @@ pub(crate) fn command_line(program: &str, args: &[String]) -> String {
     }
 }
 
-/// Joins words so that a shell reads them as the same words.
+/// Joins words with shell quoting, so that a shell splits the line into the same words.
 pub(crate) fn shell_words<'a>(words: impl Iterator<Item = &'a str>) -> String {
     words.map(quoted).collect::<Vec<_>>().join(" ")
 }

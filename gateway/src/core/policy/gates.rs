@@ -1,4 +1,4 @@
-//! Policy checks. Error messages name the refusing key, where it was set, and what to do.
+//! Policy checks. Error messages name the refusing key, the place of the setting, and the remedy.
 
 use super::{Effective, Policy};
 use crate::error::Failure;

@@ -21,7 +21,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Channel, account and agent that a policy is resolved for. Fields that are `None` are ignored.
+/// Channel, account and agent for which a policy is resolved. Fields with `None` are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
     /// Name of the channel, e.g. `console`.
@@ -48,7 +48,7 @@ impl Scope {
     }
 }
 
-/// Effective value of a setting and its origin.
+/// Effective value of a setting, with the origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Effective<T> {
     /// Value in effect.
@@ -57,7 +57,7 @@ pub(crate) struct Effective<T> {
     pub(crate) key: String,
     /// Place where that key was set.
     pub(crate) source: Source,
-    /// How the value differs from the configured one, if it does.
+    /// Difference from the configured value, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
 }
@@ -87,11 +87,11 @@ pub(crate) struct Policy {
     pub(crate) backend: Effective<String>,
     /// Command that installs this backend.
     pub(crate) install_command: Effective<Option<String>>,
-    /// Agent of a spawn that names none.
+    /// Default agent of a spawn.
     pub(crate) default_agent: Effective<Option<AgentName>>,
-    /// Agents that may be spawned; empty allows all.
+    /// Agents allowed to be spawned; empty allows all.
     pub(crate) allowed_agents: Effective<Vec<AgentName>>,
-    /// Working directory of a spawn that names none.
+    /// Default working directory of a spawn.
     pub(crate) default_cwd: Effective<Option<PathBuf>>,
     /// Directories that contain every session's working directory; empty allows all.
     pub(crate) workspace_roots: Effective<Vec<PathBuf>>,
@@ -194,7 +194,7 @@ pub(crate) struct Stream {
     pub(crate) hidden_boundary_separator: Effective<Separator>,
     /// Visibility by kind of update; a kind without an entry is shown.
     pub(crate) tag_visibility: Effective<BTreeMap<String, bool>>,
-    /// Delivery as files, in channels that support them.
+    /// Delivery as files, in channels with support for files.
     pub(crate) files: Files,
 }
 

@@ -1,20 +1,20 @@
-//! What somebody else chose to call something (a person, an option, a title) in a line of our words: the one place where
-//! such a name is made harmless. It is one line, calls nobody, shows no markup and hides nothing; where it stands among
-//! words that decide (who answered, and how), quotes keep it apart from them.
+//! Escaping of untrusted names (of a person, an option, a title) for use in a line of the gateway. A name
+//! becomes one line without mentions, markup or hidden characters; next to words with a meaning (who
+//! answered, and how) quotes separate it from them.
 
 use crate::core::project::TITLE_CHARS_MAX;
 use crate::core::project::excerpt::words_of;
 
-/// The quotes around a name; a name has none of them.
+/// Quotes around a name; inside a name they are replaced.
 const QUOTES: [char; 2] = ['“', '”'];
 
-/// A name that stands alone, as in a list. `is_markdown`: whether the channel reads Markdown.
+/// Escapes a name that stands alone, as in a list. `is_markdown` is true if the channel renders Markdown.
 pub(crate) fn unmarked(name: &str, is_markdown: bool) -> String {
     words_of(name, TITLE_CHARS_MAX, is_markdown)
 }
 
-/// A name in a sentence of ours, in quotes, so that nobody takes it for the sentence: whoever is called “the deadline” is
-/// somebody.
+/// Escapes and quotes a name inside a sentence, so that it is not read as part of the sentence: a user may be
+/// called “the deadline”.
 pub(crate) fn quoted(name: &str, is_markdown: bool) -> String {
     let [open, close] = QUOTES;
     format!("{open}{}{close}", unmarked(&name.replace(QUOTES, "'"), is_markdown))
