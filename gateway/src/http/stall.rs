@@ -82,7 +82,7 @@ mod tests {
     async fn write_that_nobody_reads_fails_after_the_limit() {
         let (near, mut far) = tokio::io::duplex(4);
         let mut near = Stall::new(near, Duration::from_secs(60));
-        // Every byte that is read begins the time anew.
+        // Each byte read restarts the time limit.
         let reading = tokio::spawn(async move {
             for _ in 0..10 {
                 tokio::time::sleep(Duration::from_secs(50)).await;

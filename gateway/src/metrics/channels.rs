@@ -86,7 +86,7 @@ mod tests {
     use super::super::Metrics;
     use super::*;
 
-    /// The whole of what a scrape shows of an account, after two looks at it.
+    /// Complete scrape output of an account after two updates.
     #[test]
     fn every_figure_of_an_account_is_scraped_under_its_name() {
         let metrics = Metrics::default();

@@ -105,7 +105,7 @@ impl Actor {
             };
             let Some(row) = self.permissions.remove(&at) else { continue };
             if !std::mem::replace(&mut is_said, true) {
-                // Journaled before the outcomes, so that each question does not look unasked.
+                // Separates the outcome from its question: adjacent rows mean that nobody was asked.
                 let text = "Another permission mode holds now. It decides about the questions that wait.";
                 let payload = json!({ "status": "decided_again", "text": text });
                 self.run_event(row.ask.run_id, EventKind::Status, payload, out);

@@ -176,8 +176,7 @@ impl Actor {
             }
             self.start_lease(out);
         }
-        // Wait while the supervisor is away: should the lease be lost, delivery of the prompt would be
-        // unknown.
+        // Wait while the supervisor is away: delivery to a lease that gets lost would be unknown.
         let attached = self.lease.as_ref().is_some_and(|lease| lease.attached);
         if self.session.state != SessionState::Idle || !self.is_ready() || !attached {
             return;

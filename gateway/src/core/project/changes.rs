@@ -277,7 +277,7 @@ mod tests {
             text.ends_with("# 1 change is too large to be shown here\n") && !text.contains("+++ b/b"),
             "{text}"
         );
-        // What is too much to be kept, and what would take too long.
+        // Changes that are too large to store, and changes that take too long to compare.
         let huge = "y".repeat(KEPT_BYTES_MAX);
         let lines = |c: char| (0..3_000).map(|n| format!("{c}{n}\n")).collect::<String>();
         let text = told(&[call(
@@ -312,7 +312,7 @@ mod tests {
         assert!(text.unwrap().contains("@@ -2998,3 +2998,4 @@"));
     }
 
-    /// What an agent does to one of its files, of a few lines each.
+    /// Edit of one of the agent's files, of a few lines each.
     #[derive(Debug, Clone)]
     enum Deed {
         /// Writes it, and gives no text from before.
@@ -354,7 +354,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever reads the changes, and knows where each began, comes from what there was to what there is.
+        /// Applying the changes in order at their known positions turns the initial files into the final
+        /// ones.
         #[test]
         fn no_change_is_hidden_by_another_one(begin in "([xy]\n){1,4}", deeds in deeds()) {
             let mut files = [begin.clone(), begin.clone()];

@@ -59,7 +59,7 @@ mod tests {
     }
 
     proptest! {
-        /// However somebody is called, what is in the quotes is one line of text without a mark that means something.
+        /// Whatever the name, the quoted part is one line without active markup.
         #[test]
         fn a_quoted_name_has_no_markup(
             name in prop::collection::vec(
@@ -76,7 +76,7 @@ mod tests {
             let mut chars = inside.chars();
             while let Some(c) = chars.next() {
                 prop_assert!(!"`*_~|<>@[]:".contains(c), "{}", shown);
-                // The closing quote is never what a backslash stands before.
+                // The closing quote is never escaped by a backslash.
                 prop_assert!(c != '\\' || chars.next().is_some_and(|next| next.is_ascii_punctuation()), "{}", shown);
             }
         }

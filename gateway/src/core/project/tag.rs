@@ -68,7 +68,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::convert::Infallible;
 
-    /// What a service makes of a text, of the kinds that are known.
+    /// Alters a text in one of the known ways of services.
     fn bent(text: &str, how: usize) -> String {
         match how % 4 {
             0 => text.to_owned(),
@@ -94,8 +94,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is said how often, also what looks like a tag: no part is taken for another one, however the service
-        /// bends what it keeps.
+        /// Texts repeated in any order, also ones that look like a tag: no two parts are confused, however
+        /// the service alters the stored text.
         #[test]
         fn two_parts_are_never_taken_for_each_other(
             said in prop::collection::vec(prop_oneof![
