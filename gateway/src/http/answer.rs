@@ -1,4 +1,4 @@
-//! Requests taken apart and answers put together: bodies, ids, keys, errors.
+//! Extractors for requests (bodies, ids, keys) and JSON responses, including errors.
 
 use crate::api::{ErrorBody, IDEMPOTENCY_HEADER};
 use crate::error::Failure;
@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A request that is answered with an error.
+/// Error response to a request.
 #[derive(Debug)]
 pub(crate) struct Refused {
     failure: Failure,
@@ -23,17 +23,17 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// An error with that code and text.
+    /// Creates an error with this code and message.
     pub(crate) fn of(code: Code, message: impl Into<String>) -> Self {
         Self::from(Failure::new(code, message).origin("gateway"))
     }
 
-    /// A request that makes no sense.
+    /// Creates an error for an invalid request.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::of(Code::Usage, message)
     }
 
-    /// The same, with another HTTP status than the code's.
+    /// Replaces the HTTP status that follows from the code.
     pub(crate) fn status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self
@@ -52,7 +52,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// The HTTP status that goes with a code.
+/// HTTP status of an error code.
 fn status_of(code: Code) -> StatusCode {
     match code {
         Code::Usage | Code::ConfigInvalid => StatusCode::BAD_REQUEST,
@@ -97,7 +97,7 @@ fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
     response
 }
 
-/// A JSON answer with status 200.
+/// JSON response with status 200.
 #[derive(Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
 
@@ -107,7 +107,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// A JSON body, bounded in size and time. An empty one counts as `{}`.
+/// JSON request body, limited in size and time. An empty body counts as `{}`.
 #[derive(Debug)]
 pub(crate) struct Input<T>(pub(crate) T);
 
@@ -151,7 +151,7 @@ fn body_error(error: &axum::Error, max: usize) -> Refused {
     Refused::usage("the body ended early")
 }
 
-/// The session that the path names.
+/// Session key from the path.
 #[derive(Debug)]
 pub(crate) struct Key(pub(crate) SessionKey);
 
@@ -166,7 +166,7 @@ impl FromRequestParts<Api> for Key {
     }
 }
 
-/// The idempotency key of an acting request; minted when the client sent none.
+/// Idempotency key of a modifying request; generated if the client sent none.
 #[derive(Debug)]
 pub(crate) struct Once(pub(crate) IdempotencyKey);
 
@@ -184,7 +184,7 @@ impl FromRequestParts<Api> for Once {
     }
 }
 
-/// What to call the person at the other end, unless the request says it.
+/// Default author of a request: the user name of the peer, or an empty string.
 #[derive(Debug)]
 pub(crate) struct Caller(pub(crate) String);
 

@@ -1,4 +1,4 @@
-//! Conversations of the built-in channel over the local API. Whoever looks is a cursor over committed rows.
+//! Console conversations over the local API. Each reader is a cursor over committed rows.
 
 use crate::channel::console::conversation;
 use crate::core::route::Route;
@@ -23,19 +23,19 @@ use std::io;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Messages of one page.
+/// Maximum number of messages in a page.
 const PAGE_ROWS_MAX: u64 = 500;
-/// Longest name of a conversation, in bytes.
+/// Maximum length of a conversation's name, in bytes.
 const NAME_BYTES_MAX: usize = 200;
-/// By which a reconnecting client says where it was.
+/// Header with the last revision that a reconnecting client received.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// What the console's routes have besides the API itself.
+/// State of the console routes in addition to the API's.
 #[derive(Debug, Clone)]
 pub(crate) struct ConsoleApi {
-    /// Takes what people say.
+    /// Receives messages from people.
     pub(crate) inlet: Inlet,
-    /// Holds what is shown.
+    /// Stores the messages shown.
     pub(crate) store: Store,
 }
 
@@ -43,41 +43,41 @@ pub(crate) struct ConsoleApi {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Say {
-    /// What is said.
+    /// Text of the message.
     pub(crate) text: String,
     /// The client's id of the message; the idempotency key when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) message_id: Option<String>,
-    /// Who says it; the user at the other end of the socket when absent.
+    /// Author of the message; the user at the other end of the socket when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) author: Option<String>,
 }
 
-/// Answer to a [`Say`].
+/// Response to a [`Say`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Said {
-    /// The message's id: the same again gives this answer again.
+    /// Id of the message; sending it again returns the same response.
     pub(crate) message_id: String,
-    /// What came of it.
+    /// Outcome of the message.
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
 }
 
-/// A page of a conversation.
+/// Page of messages of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MessagesPage {
-    /// In the order of their last change; a message that changed comes again, under its own number.
+    /// Messages in the order of their last change; an edited message is returned again, with the same number.
     pub(crate) messages: Vec<ConsoleMessage>,
     /// Cursor of the next page.
     pub(crate) next_after: u64,
 }
 
-/// Answer to `GET /v1/console/conversations/{id}`.
+/// Response to `GET /v1/console/conversations/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConversationView {
-    /// The session that what is said here goes to; absent when it goes to none.
+    /// Session bound to the conversation; absent if none is.
     pub(crate) session_key: Option<SessionKey>,
-    /// Why, for programs.
+    /// Machine-readable reason for the route.
     pub(crate) reason: String,
 }
 
@@ -85,13 +85,13 @@ pub(crate) struct ConversationView {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct MessagesQuery {
-    /// Only messages that came or changed after this revision.
+    /// Returns only messages created or changed after this revision.
     after: Option<u64>,
-    /// Messages of a page at most.
+    /// Maximum number of messages in the page.
     limit: Option<u64>,
 }
 
-/// The routes below `/v1/console`.
+/// Router of the paths below `/v1/console`.
 pub(crate) fn router(api: Api, console: ConsoleApi) -> Router {
     Router::new()
         .route("/v1/console/conversations/{id}", get(show))
@@ -189,7 +189,7 @@ async fn read(
     store.read("console_messages", move |db| console::after(db, &id, after, limit)).await
 }
 
-/// A cursor over one conversation.
+/// Stream of messages of one conversation, as a cursor over its rows.
 struct Viewer {
     wake: watch::Receiver<u64>,
     store: Store,

@@ -1,5 +1,5 @@
-//! The journal as pages and as a stream of server-sent events. A stream is a cursor over the journal: wake-ups
-//! are hints, rows are read in bounded batches, and nothing is read ahead of what the socket takes.
+//! Journal rows as pages and as a stream of server-sent events. A stream is a cursor over the journal:
+//! wake-ups are hints, rows are read in bounded batches, and no row is read before the socket can take it.
 
 use crate::api::{EventsPage, STREAM_END};
 use crate::core::event::{EventKind, EventRow};
@@ -22,18 +22,19 @@ use std::io;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Rows of one batch.
+/// Maximum number of rows in a batch.
 const BATCH_ROWS: u32 = 512;
-/// Bytes of payload of one batch, about.
+/// Approximate maximum payload of a batch, in bytes.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Rows of one page.
+/// Maximum number of rows in a page.
 const PAGE_ROWS_MAX: u32 = 1_000;
-/// Bytes of payload of one page, about.
+/// Approximate maximum payload of a page, in bytes.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Name of the header by which a reconnecting client says where it was.
+/// Name of the header with the last event number that a reconnecting client received.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// Number of a journal row as a client sends it. The store counts in signed numbers of 64 bits.
+/// Number of a journal row, as sent by a client. Limited to 63 bits, since the store uses signed 64-bit
+/// integers.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(try_from = "u64")]
 struct EventNumber(u64);
@@ -54,21 +55,21 @@ impl TryFrom<u64> for EventNumber {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EventsQuery {
-    /// Only rows after this number.
+    /// Returns only rows after this number.
     after: Option<EventNumber>,
-    /// Rows of a page at most.
+    /// Maximum number of rows in a page.
     limit: Option<u32>,
-    /// Only rows of this run.
+    /// Returns only rows of this run.
     run: Option<RunId>,
-    /// Rows that repeat old conversation while it is loaded, too.
+    /// Includes history replayed by the agent while loading the conversation.
     replay: bool,
-    /// Of a stream: end it after the run's `done` or `error`.
+    /// Streams only: ends the stream after the run's `done` or `error`.
     until_done: bool,
-    /// Of a stream: end it when there is nothing more for now.
+    /// Streams only: `false` ends the stream after the current rows; default `true`.
     follow: Option<bool>,
 }
 
-/// `GET /v1/sessions/{key}/events`: a page, or a stream when that is what the client accepts.
+/// `GET /v1/sessions/{key}/events`: a page, or a stream if the client accepts `text/event-stream`.
 pub(crate) async fn events(
     State(api): State<Api>,
     Key(key): Key,
@@ -157,13 +158,13 @@ async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<Events
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Rows may come.
+    /// More rows may follow.
     Reading,
     /// The last batch was sent.
     Ended,
 }
 
-/// A cursor over a session's journal.
+/// Cursor over a session's journal.
 struct Reader {
     api: Api,
     key: SessionKey,
@@ -177,7 +178,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next piece of the stream; `None` when it is over.
+    /// Returns the next chunk of the stream; `None` at its end.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.state == Phase::Ended {
             return None;
@@ -185,7 +186,7 @@ impl Reader {
         match self.step().await {
             Ok(batch) => batch.map(Ok),
             Err(failure) => {
-                // The connection breaks, so that the client knows that this is not the end, and comes back.
+                // Breaks the connection, so that the client reconnects instead of taking this for the end.
                 tracing::warn!(session_key = %self.key, %failure, "an event stream cannot be read on");
                 self.state = Phase::Ended;
                 Some(Err(io::Error::other(failure)))
@@ -217,7 +218,7 @@ impl Reader {
                 return Ok(Some(Bytes::from(out)));
             }
             if self.nothing_follows().await? {
-                // What was committed between the read above and this knowledge is read once more.
+                // Read rows that were committed between the read above and this check.
                 last_look = true;
                 continue;
             }

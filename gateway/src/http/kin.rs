@@ -1,43 +1,43 @@
-//! Whether who connects comes out of an agent's tree (H9): an agent has the gateway's user, but must not approve its
-//! own requests, or prompt other sessions. This is a fence, not a wall: what runs as the same user can still find
-//! somebody else to run its commands.
+//! Ancestry of peer processes (H9): an agent runs as the gateway's user, but must not approve its own
+//! requests or prompt other sessions. This is no security boundary: a process of the same user can have its
+//! commands run by another process.
 
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, WRAPPER_FILE};
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// How far up the line of a process is followed.
+/// Maximum number of ancestors followed.
 const GENERATIONS_MAX: usize = 4_096;
-/// A line that changes while it is followed is followed again, so many times.
+/// Maximum number of attempts to follow an ancestry that changes in the meantime.
 const TRIES_MAX: u32 = 3;
-/// What only a supervisor is called: whatever is below one comes from the trees in its care.
+/// Process name of the supervisor: all its descendants belong to leases.
 const SUPERVISOR: &str = "acp-supervisor";
 
-/// A process as its line shows it.
+/// Process in an ancestry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Forebear {
-    /// Its parent.
+    /// Process id of the parent.
     parent: i32,
-    /// Its name, as the kernel keeps it.
+    /// Process name as stored by the kernel.
     name: String,
-    /// Its environment names a lease; `None` if it cannot be read.
+    /// True if the environment names a lease; `None` if it cannot be read.
     marked: Option<bool>,
 }
 
-/// What can be asked about processes.
+/// Source of process information.
 pub(crate) trait Line {
-    /// A process, if there is one.
+    /// Returns a process, if it exists.
     fn look(&self, pid: i32) -> Option<Forebear>;
 }
 
-/// `/proc`.
+/// Process information from `/proc`.
 pub(crate) struct Proc;
 
 impl Line for Proc {
     fn look(&self, pid: i32) -> Option<Forebear> {
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
-        // The name may hold anything, parentheses too: it ends with the last one.
+        // The name may contain any character, including parentheses; it ends at the last one.
         let (head, tail) = stat.rsplit_once(')')?;
         let parent = tail.split_ascii_whitespace().nth(1)?.parse().ok()?;
         let name = head.split_once('(').map(|(_, name)| name.to_owned())?;
@@ -53,7 +53,7 @@ fn names_a_lease(environ: &[u8]) -> bool {
     environ.split(|b| *b == 0).any(|e| is(e, ENV_LEASE_ID) || is(e, ENV_GATEWAY_INSTANCE_ID))
 }
 
-/// This process and its ancestors: what a peer shares with the gateway says nothing about the peer.
+/// Returns this process and its ancestors, whose properties a peer may share without being an agent.
 pub(crate) fn own_line(line: &impl Line) -> HashSet<i32> {
     let mut own = HashSet::new();
     let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
@@ -63,7 +63,7 @@ pub(crate) fn own_line(line: &impl Line) -> HashSet<i32> {
     own
 }
 
-/// Whether a process comes out of the tree of a lease. One whose line cannot be followed counts as one.
+/// True if a process descends from a lease, or if its ancestry cannot be determined.
 pub(crate) fn is_an_agents(line: &impl Line, own: &HashSet<i32>, pid: i32) -> bool {
     (0..TRIES_MAX).find_map(|_| follow(line, own, pid)).unwrap_or(true)
 }
@@ -75,7 +75,7 @@ fn follow(line: &impl Line, own: &HashSet<i32>, pid: i32) -> Option<bool> {
             return Some(false);
         }
         let forebear = line.look(at)?;
-        // The name of a wrapper that hides its environment is enough; one that shows it says more.
+        // A wrapper with an unreadable environment is recognised by name; any other one by environment.
         let named =
             forebear.name == SUPERVISOR || (forebear.name == WRAPPER_FILE && forebear.marked.is_none());
         if named || forebear.marked == Some(true) {
@@ -86,12 +86,13 @@ fn follow(line: &impl Line, own: &HashSet<i32>, pid: i32) -> Option<bool> {
     None
 }
 
-/// The process behind a connection, where the kernel says: its number alone may be another's by now.
+/// Returns a pidfd of the process behind a connection, if the kernel supports it: the process id may be
+/// reused.
 pub(crate) fn pidfd(socket: &impl AsFd) -> Option<OwnedFd> {
     nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerPidfd).ok()
 }
 
-/// Whether the process of a pidfd has ended, so that its number no longer speaks for it.
+/// True if the process of a pidfd has ended, so that its process id is no longer valid.
 pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,4 +1,4 @@
-//! The log of a session: standard error of its agents, kept by the supervisor.
+//! Log of a session: standard error of its agents, stored by the supervisor.
 
 use crate::api::LogPage;
 use crate::core::mcp;
@@ -10,20 +10,20 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::Deserialize;
 
-/// Lines of an answer, unless the client asks for another number.
+/// Default number of lines in a response.
 const LINES: u32 = 100;
-/// Last lines are looked for in so many bytes at the end of the log.
+/// Size of the end of the log that is searched for the last lines, in bytes.
 const TAIL_BYTES: u64 = 2 * 1024 * 1024;
-/// Pieces that are read for one answer.
+/// Maximum number of pieces read for one response.
 const PIECES_MAX: u32 = 16;
 
 /// Query of `GET /v1/sessions/{key}/log`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LogQuery {
-    /// Lines from this offset on.
+    /// Returns the lines from this byte offset on.
     offset: Option<u64>,
-    /// The last lines.
+    /// Returns this number of lines from the end.
     lines: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn log(
     };
     let next_offset = piece.offset + piece.bytes.len() as u64;
     let mut text = String::from_utf8_lossy(&piece.bytes).into_owned();
-    // The supervisor redacts the agent's environment; it does not know what the agent was told over ACP.
+    // The supervisor redacts the agent's environment, but does not know secrets sent over ACP.
     let loaded = api.service.config();
     let of_agent = loaded.config.agents.get(&session.agent).map(|agent| agent.mcp_servers.as_slice());
     let levels =
@@ -64,7 +64,7 @@ async fn last_lines(api: &Api, key: &SessionKey, lines: u32) -> Result<LogPiece,
             break;
         }
         let piece = api.service.session_log(key, LogFrom::Offset(next)).await?;
-        // A log that was cut in the meantime does not go on there.
+        // A log that was truncated in the meantime does not continue at this offset.
         if piece.bytes.is_empty() || piece.offset != next {
             break;
         }

@@ -26,20 +26,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How much and how long the API puts up with.
+/// Limits and timeouts of the API.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ApiLimits {
-    /// Largest request body.
+    /// Maximum size of a request body, in bytes.
     pub(crate) body_bytes_max: usize,
-    /// How long a client may take to send its body.
+    /// Time limit for receiving a request's body, in milliseconds.
     pub(crate) body_ms: u64,
-    /// How long a client may take to send a request's head, the wait between two requests included.
+    /// Time limit for receiving a request's head, including the idle time before it, in milliseconds.
     pub(crate) head_ms: u64,
-    /// A comment is sent on a silent event stream this often.
+    /// Interval of keep-alive comments on a silent event stream, in milliseconds.
     pub(crate) keep_alive_ms: u64,
-    /// A client that takes nothing of an answer for this long is cut off.
+    /// Time limit for a client that reads nothing of a response, in milliseconds.
     pub(crate) stall_ms: u64,
-    /// Connections at one time; three quarters of them may be event streams.
+    /// Maximum number of concurrent connections; three quarters of them may be event streams.
     pub(crate) connections_max: usize,
 }
 
@@ -56,14 +56,14 @@ impl Default for ApiLimits {
     }
 }
 
-/// What every handler has.
+/// State shared by all handlers.
 #[derive(Clone)]
 pub(crate) struct Api {
-    /// What acts and answers.
+    /// Gateway operations.
     pub(crate) service: Arc<dyn Service>,
-    /// Caps and deadlines.
+    /// Limits and timeouts.
     pub(crate) limits: ApiLimits,
-    /// Cancelled when the gateway ends: event streams end then.
+    /// Cancelled when the gateway stops; ends all event streams.
     pub(crate) ending: CancellationToken,
 }
 
@@ -74,13 +74,13 @@ impl std::fmt::Debug for Api {
 }
 
 impl Api {
-    /// The deadline for a request's body.
+    /// Time limit for receiving a request's body.
     fn body_deadline(&self) -> Duration {
         Duration::from_millis(self.limits.body_ms)
     }
 }
 
-/// The API's routes. More of them, with a state of their own, can be merged.
+/// Router of the API. Routers with a state of their own can be merged.
 pub(crate) fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/health", get(sessions::health))

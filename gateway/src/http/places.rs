@@ -1,17 +1,18 @@
-//! Places of connections to the local API. Streams have a maximum of their own. A new connection is never refused: it
-//! ends the connection that has been inactive for longest, so held connections lock no client out.
+//! Places of connections to the local API. Streams have a separate maximum. A new connection is never
+//! refused: it closes the connection that has been inactive for longest, so that held connections lock no
+//! client out.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
-/// The share of connections that streams may have, in quarters.
+/// Share of the connections that streams may use, in quarters.
 const STREAM_QUARTERS: usize = 3;
 
 #[derive(Debug)]
 struct Entry {
     id: u64,
-    /// A request is being handled.
+    /// True while a request is being handled.
     is_busy: bool,
     end: CancellationToken,
 }
@@ -31,7 +32,7 @@ pub(crate) struct Places {
     max: usize,
 }
 
-/// The place of one connection, given back with the value.
+/// Place of one connection, released on drop.
 #[derive(Debug)]
 pub(crate) struct ConnectionPlace {
     places: Places,
@@ -48,19 +49,19 @@ impl Places {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maximum of streams.
+    /// Maximum number of streams.
     pub(crate) const fn streams_max(&self) -> usize {
         self.max * STREAM_QUARTERS / 4
     }
 
-    /// Takes a place for a new connection. Returns true when another connection was ended for it: the least recently
-    /// active one that handles no request, otherwise the least recently active one.
+    /// Takes a place for a new connection. Returns true if another connection was closed for it: the least
+    /// recently active one without a request, otherwise the least recently active one.
     pub(crate) fn take(&self) -> (Arc<ConnectionPlace>, bool) {
         let mut table = self.table();
         let is_full = table.short.len() + table.streams.len() >= self.max;
         if is_full {
             let at = table.short.iter().position(|entry| !entry.is_busy).unwrap_or(0);
-            // Streams never fill all places, so there is one.
+            // Streams never use all places, so a candidate exists.
             if at < table.short.len() {
                 table.short.remove(at).end.cancel();
             }
@@ -74,17 +75,17 @@ impl Places {
 }
 
 impl ConnectionPlace {
-    /// Cancelled when the connection has to make room.
+    /// Cancelled when the connection must be closed to free its place.
     pub(crate) const fn end(&self) -> &CancellationToken {
         &self.end
     }
 
-    /// A request begins.
+    /// Marks the beginning of a request.
     pub(crate) fn begin(&self) {
         self.moved(true);
     }
 
-    /// A request has its answer, which is not a stream.
+    /// Marks the end of a request whose response is not a stream.
     pub(crate) fn answered(&self) {
         self.moved(false);
     }
@@ -95,7 +96,7 @@ impl ConnectionPlace {
         table.short.push(Entry { id: self.id, is_busy, end: self.end.clone() });
     }
 
-    /// Moves the connection to the streams. Returns false when there are too many of them.
+    /// Counts the connection as a stream. Returns false if the maximum of streams is reached.
     pub(crate) fn stream(&self) -> bool {
         let mut table = self.places.table();
         if table.streams.len() >= self.places.streams_max() {

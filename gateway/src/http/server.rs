@@ -1,4 +1,4 @@
-//! The socket of the local API: who may connect, how many, and how long they may dawdle.
+//! Socket of the local API: peer check, connection limit and timeouts.
 
 use crate::error::Failure;
 use crate::http::answer::Refused;
@@ -30,37 +30,38 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Connections that the kernel holds before they are accepted.
+/// Length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 128;
-/// Longest head of a request.
+/// Maximum size of a request's head, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// After an error of `accept` that is not the client's (no file descriptors left), wait this long.
+/// Pause after an error of `accept` (such as running out of file descriptors), in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// Refused connections that are answered at one time. Further ones are closed without an answer.
+/// Maximum number of refused connections answered at the same time. Others are closed without a response.
 const REFUSED_MAX: usize = 64;
-/// Deadline for a refused connection to send its request and read the answer.
+/// Time limit for a refused connection to send its request and read the response, in milliseconds.
 const REFUSED_MS: u64 = 2_000;
-/// How long open requests may take when the gateway ends.
+/// Time limit for open requests when the gateway stops, in milliseconds.
 const DRAIN_MS: u64 = 2_000;
 
-/// Who connected, as the kernel says.
+/// Peer of a connection, as reported by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// Effective user id.
     pub(crate) uid: u32,
-    /// Process id at that time; for people.
+    /// Process id at the time of the connection, for logs.
     pub(crate) pid: Option<i32>,
 }
 
 impl Peer {
-    /// The user's name, or number.
+    /// Returns the user's name, or the number if it has none.
     pub(crate) fn name(&self) -> String {
         let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(self.uid));
         user.ok().flatten().map_or_else(|| format!("uid {}", self.uid), |user| user.name)
     }
 }
 
-/// A bound socket. Its file is removed when the gateway ends in order, while the state directory's lock is held.
+/// Listening socket. Its file is removed when the gateway stops in order, while it holds the lock of the
+/// state directory.
 #[derive(Debug)]
 pub(crate) struct Bound {
     listener: UnixListener,
@@ -68,11 +69,12 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Listens at `path`, mode 0600 from the first instant on. The caller holds the lock of the directory; a
-    /// socket that an earlier process left is replaced in one step, so that clients never find none.
+    /// Listens at `path`, with mode 0600 from the start. The caller holds the lock of the directory; a socket
+    /// left by an earlier process is replaced atomically, so that clients always find one.
     ///
     /// # Errors
-    /// The path is too long for a socket, something else than a socket is in the way, or it cannot be made.
+    /// The path is too long for a socket, a file that is no socket exists there, or the socket cannot be
+    /// created.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::FileTypeExt;
         if std::fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
@@ -93,7 +95,7 @@ impl Bound {
         })?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // On Linux the mode of the socket is the mode of the file that bind makes.
+        // On Linux, the mode of the socket becomes the mode of the file that `bind` creates.
         rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
         rustix::net::bind(&socket, &address)?;
         rustix::net::listen(&socket, BACKLOG)?;
@@ -102,7 +104,8 @@ impl Bound {
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Serves until `ending` is cancelled; then open requests get a moment, and the socket's file goes.
+    /// Serves until `ending` is cancelled; then lets open requests finish for a short time, and removes the
+    /// socket's file.
     pub(crate) async fn serve(self, router: Router, limits: ApiLimits, ending: CancellationToken) {
         let places = Places::new(limits.connections_max);
         let refused = Arc::new(Semaphore::new(REFUSED_MAX));
@@ -153,7 +156,7 @@ impl Bound {
     }
 }
 
-/// Own user and root; nobody else gets an answer.
+/// Admits the gateway's own user and root; other users get no response.
 fn admit(stream: &UnixStream, log: &RefusalLog) -> Option<Peer> {
     let peer = match stream.peer_cred() {
         Ok(cred) => Peer { uid: cred.uid(), pid: cred.pid() },
@@ -172,22 +175,22 @@ fn admit(stream: &UnixStream, log: &RefusalLog) -> Option<Peer> {
     None
 }
 
-/// Whether it comes out of an agent's tree (H9). Looked at when it connects: what it hands its connection to later is
-/// its own affair.
+/// True if the peer descends from an agent (H9). Checked when it connects; a later transfer of the connection
+/// to another process is not detected.
 fn is_an_agents(stream: &UnixStream, peer: Peer, own: &HashSet<i32>) -> bool {
     let Some(pid) = peer.pid else { return false };
     let process = kin::pidfd(stream);
     kin::is_an_agents(&kin::Proc, own, pid) || process.as_ref().is_some_and(kin::has_ended)
 }
 
-/// The answer to every request of a process of an agent.
+/// Response to every request of an agent's process.
 fn for_an_agent() -> Response {
     let text = "The gateway does not take orders from the agents in its care. Ask from a shell of your own.";
     Refused::of(Code::PermissionDenied, text).into_response()
 }
 
-/// Reads one request to its end, refuses it, and closes. Closing with unread input would reset the
-/// connection before the client has read the answer.
+/// Reads one request to its end, refuses it, and closes. Closing with unread input would reset the connection
+/// before the client has read the response.
 pub(super) async fn refuse(stream: UnixStream, body_bytes_max: usize) {
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| async move {
         let mut body = Limited::new(request.into_body(), body_bytes_max);
@@ -202,11 +205,11 @@ pub(super) async fn refuse(stream: UnixStream, body_bytes_max: usize) {
         .keep_alive(false)
         .half_close(true);
     let serving = http.serve_connection(TokioIo::new(stream), service);
-    // The deadline ends clients that do not read the answer.
+    // The time limit also ends clients that do not read the response.
     drop(tokio::time::timeout(within, serving).await);
 }
 
-/// A second handle to the socket of a connection, to notice when the peer has closed it.
+/// Duplicates the socket of a connection, to notice when the peer closes it.
 fn watch(stream: &UnixStream) -> io::Result<UnixStream> {
     UnixStream::from_std(stream.as_fd().try_clone_to_owned()?.into())
 }
@@ -217,12 +220,12 @@ async fn closed(socket: &UnixStream) {
         if ready.is_write_closed() {
             return;
         }
-        // Clears the readiness, so that the next change is waited for.
+        // Clears the readiness, so that the loop waits for the next change.
         let _ = socket.try_io(Interest::WRITABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
     }
 }
 
-/// Returns true for a stream of events.
+/// True for a stream of events.
 fn is_stream(answer: &Response) -> bool {
     let kind = answer.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.is_some_and(|kind| kind.starts_with("text/event-stream"))

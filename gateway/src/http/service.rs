@@ -1,5 +1,5 @@
-//! What the local API stands on: commands go to the manager, questions to the store. A trait, so that the API
-//! is tested over a real socket without either.
+//! Interface between the local API and the gateway: commands go to the manager, queries to the store. A
+//! trait, so that the API can be tested over a real socket without both.
 
 use crate::api::{AgentView, StatusView};
 use crate::config::load::Loaded;
@@ -21,28 +21,28 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// An answer on its way.
+/// Future of an operation's result.
 pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
-/// What the API needs of the gateway behind it. The acting methods are the manager's own.
+/// Operations of the gateway that the API uses. The modifying methods are the manager's own.
 pub(crate) trait Service: Send + Sync + 'static {
-    /// As [`crate::manager::Manager::spawn`].
+    /// See [`crate::manager::Manager::spawn`].
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned>;
-    /// As [`crate::manager::Manager::prompt`].
+    /// See [`crate::manager::Manager::prompt`].
     fn prompt<'a>(
         &'a self,
         session: &'a SessionKey,
         request: PromptRequest,
         key: IdempotencyKey,
     ) -> Reply<'a, PromptAccepted>;
-    /// As [`crate::manager::Manager::cancel`].
+    /// See [`crate::manager::Manager::cancel`].
     fn cancel<'a>(
         &'a self,
         session: &'a SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
     ) -> Reply<'a, Cancelled>;
-    /// As [`crate::manager::Manager::queued`].
+    /// See [`crate::manager::Manager::queued`].
     fn queued<'a>(
         &'a self,
         session: &'a SessionKey,
@@ -50,23 +50,23 @@ pub(crate) trait Service: Send + Sync + 'static {
         change: QueuedChange,
         key: IdempotencyKey,
     ) -> Reply<'a, QueuedNow>;
-    /// As [`crate::manager::Manager::close`].
+    /// See [`crate::manager::Manager::close`].
     fn close<'a>(
         &'a self,
         session: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
     ) -> Reply<'a, SessionNow>;
-    /// As [`crate::manager::Manager::new_conversation`].
+    /// See [`crate::manager::Manager::new_conversation`].
     fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow>;
-    /// As [`crate::manager::Manager::set`].
+    /// See [`crate::manager::Manager::set`].
     fn set<'a>(
         &'a self,
         session: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
     ) -> Reply<'a, SessionNow>;
-    /// As [`crate::manager::Manager::answer_permission`].
+    /// See [`crate::manager::Manager::answer_permission`].
     fn answer_permission<'a>(
         &'a self,
         session: &'a SessionKey,
@@ -79,7 +79,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Ends one binding or all bindings of a session, and returns the ended ones.
     ///
     /// # Errors
-    /// `NO_SESSION`; `ACP_NOT_BOUND` when there is none; `USAGE` for one that the configuration makes.
+    /// `NO_SESSION`; `ACP_NOT_BOUND` without a binding; `USAGE` for a static binding.
     fn unbind<'a>(
         &'a self,
         session: &'a SessionKey,
@@ -88,22 +88,22 @@ pub(crate) trait Service: Send + Sync + 'static {
         key: IdempotencyKey,
     ) -> Reply<'a, Vec<BindingRow>>;
 
-    /// The session; `NO_SESSION` when there is none.
+    /// Returns the session, or `NO_SESSION`.
     fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow>;
-    /// The window of the session that ends first, if any is on.
+    /// Returns the next timeout of the session, if any applies.
     fn expiry<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Option<Expiry>>;
-    /// All sessions, or those that are not closed, newest first, at most `limit`.
+    /// Returns all sessions or only the open ones, newest first, at most `limit`.
     fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>>;
-    /// What goes on around the sessions that are not closed: runs and bindings.
+    /// Returns runs and bindings of the open sessions.
     fn circumstances(&self) -> Reply<'_, Circumstances>;
-    /// A run of the session, if there is one of that id.
+    /// Returns a run of the session, if it exists.
     fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>>;
-    /// The newest runs of the session, oldest first, at most `limit`.
+    /// Returns the newest runs of the session, oldest first, at most `limit`.
     fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>>;
-    /// Questions of the session that wait for an answer, oldest first.
+    /// Returns pending permission requests of the session, oldest first.
     fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>>;
-    /// Journal rows after number `after`, in order: at most `limit`, and about `bytes_max` bytes of payload,
-    /// but at least one when there is one.
+    /// Returns journal rows after number `after`, in order: at most `limit` rows and about `bytes_max` bytes
+    /// of payload, but at least one row if there is one.
     fn events_after<'a>(
         &'a self,
         session: &'a SessionKey,
@@ -111,37 +111,38 @@ pub(crate) trait Service: Send + Sync + 'static {
         limit: u32,
         bytes_max: usize,
     ) -> Reply<'a, Vec<EventRow>>;
-    /// A piece of what the session's agents wrote to standard error.
+    /// Returns a piece of the standard error of the session's agents.
     fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> Reply<'a, LogPiece>;
-    /// Changes when rows of the session were committed. A hint; its sender goes when the gateway ends.
+    /// Notifies about committed rows of the session. A hint; closed when the gateway stops.
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64>;
 
-    /// Whether a person may bind a conversation to a session that is there, and for how long.
+    /// Checks that a person may bind a conversation to an existing session, and returns the timeouts of the
+    /// binding.
     ///
     /// # Errors
-    /// `ACP_DISABLED`.
+    /// `ACP_DISABLED` if this is disabled.
     fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure>;
 
-    /// What is effective for a conversation.
+    /// Returns the settings in effect for a conversation.
     fn policy(&self, at: &ConversationRef) -> Policy;
 
-    /// Whether a binding of a conversation that leads nowhere may be removed without a person.
+    /// True if a stale binding of the conversation may be removed automatically.
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
         let _ = at;
         false
     }
 
-    /// The configuration that holds now.
+    /// Returns the live configuration.
     fn config(&self) -> Arc<Loaded> {
         Arc::default()
     }
 
-    /// True when every backend is well. Asks nothing of other services.
+    /// True if every backend is healthy. Does not contact other services.
     fn is_ready(&self) -> bool {
         true
     }
-    /// How the gateway is.
+    /// Returns the status of the gateway.
     fn status(&self) -> Reply<'_, StatusView>;
-    /// Every agent, built-in and configured.
+    /// Returns all agents, built-in and configured.
     fn agents(&self) -> Reply<'_, Vec<AgentView>>;
 }

@@ -1,4 +1,4 @@
-//! Everything but event streams: each handler takes a request apart, asks the service, and answers.
+//! Handlers of all routes except event streams: each parses a request, calls the service, and responds.
 
 use crate::api::{
     AgentView, AnswerBody, BoundView, CancelBody, CloseBody, Done, HealthView, NewBody, Opening, OptionBody,
@@ -22,14 +22,14 @@ use axum::routing::{MethodRouter, post};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Most sessions in one list.
+/// Maximum number of sessions in a list.
 const SESSIONS_MAX: u32 = 1_000;
-/// Longest wait for an agent to open its session, in seconds.
+/// Maximum time to wait for an agent to open its session, in seconds.
 const OPENING_WAIT_MAX_S: u64 = 120;
-/// Runs shown with a session.
+/// Number of runs shown with a session.
 const RUNS_SHOWN: u32 = 20;
 
-/// `GET /v1/health`: the gateway's liveness, and the health of its backends as last seen.
+/// `GET /v1/health`: liveness of the gateway, and the last known health of its backends.
 pub(crate) async fn health(State(api): State<Api>) -> Json<HealthView> {
     Json(HealthView {
         ok: true,
@@ -53,10 +53,10 @@ pub(crate) async fn agents(State(api): State<Api>) -> Result<Json<Vec<AgentView>
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListQuery {
-    /// Whether closed sessions are wanted too.
+    /// True to include closed sessions.
     #[serde(default)]
     all: bool,
-    /// How many at most.
+    /// Maximum number of sessions.
     limit: Option<u32>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) async fn spawn(
     Ok(Json(SpawnedView { spawned, opening, error }))
 }
 
-/// Waits for an agent to open its session.
+/// Waits until the agent has opened the session.
 async fn opening(
     api: &Api,
     key: &SessionKey,
@@ -184,8 +184,7 @@ pub(crate) async fn cancel(
     Ok(Json(api.service.cancel(&key, body.run_id, once).await?))
 }
 
-/// `POST /v1/sessions/{key}/close`, `archive`, `delete` and `reset`: the close transaction, in whichever way it is
-/// asked for.
+/// `POST /v1/sessions/{key}/close`, `archive`, `delete` and `reset`: the close transaction with this ending.
 pub(crate) fn ending(ending: Ending) -> MethodRouter<Api> {
     post(
         move |State(api): State<Api>,

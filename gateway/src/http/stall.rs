@@ -1,5 +1,5 @@
-//! A connection whose peer takes nothing for too long breaks: a reader that has stopped holds no place for ever. Its
-//! client comes back and goes on after the last event it has read.
+//! Write timeout of connections: a peer that reads nothing for too long is disconnected, so that it does not
+//! occupy a place for ever. Its client can reconnect and continue after the last event received.
 
 use std::future::Future;
 use std::io;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream with a limit on how long a write may wait.
+/// Stream with a time limit for each blocked write.
 #[derive(Debug)]
 pub(crate) struct Stall<S> {
     inner: S,
     limit: Duration,
-    /// Runs while a write waits.
+    /// Timer of the blocked write, if any.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -82,7 +82,7 @@ mod tests {
     async fn write_that_nobody_reads_fails_after_the_limit() {
         let (near, mut far) = tokio::io::duplex(4);
         let mut near = Stall::new(near, Duration::from_secs(60));
-        // Every byte that is read begins the time anew.
+        // Each byte read restarts the time limit.
         let reading = tokio::spawn(async move {
             for _ in 0..10 {
                 tokio::time::sleep(Duration::from_secs(50)).await;

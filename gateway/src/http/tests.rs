@@ -1,4 +1,4 @@
-//! The API over a real socket, with a service of known answers behind it and clients that behave badly.
+//! The API over a real socket, with a fake service and misbehaving clients.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod connections;
@@ -43,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A service with one session and a journal that tests write.
+/// Fake service with one session and a journal written by tests.
 struct Fake {
     key: SessionKey,
     run: RunId,
@@ -271,7 +271,7 @@ impl Service for Fake {
         ready(Ok(found))
     }
     fn session_log<'a>(&'a self, _: &'a SessionKey, from: LogFrom) -> Reply<'a, LogPiece> {
-        // Pieces of two lines at most, of a log whose first line is gone.
+        // Pieces of at most two lines, of a log whose first line was dropped.
         let log = b"two\nthree\nfour\nfive\n";
         let (base, end) = (4, 4 + log.len() as u64);
         let offset = match from {
@@ -322,7 +322,7 @@ impl Server {
     }
 }
 
-/// Short limits, so that a slow client is found out in no time.
+/// Short limits, so that slow clients are detected quickly.
 const LIMITS: ApiLimits = ApiLimits {
     body_bytes_max: 4_096,
     body_ms: 300,
@@ -336,7 +336,7 @@ async fn raw(dir: &Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(dir.join(SOCKET)).await.unwrap();
     stream.write_all(request).await.unwrap();
     let mut answer = Vec::new();
-    // A server that closes with unread input resets the connection: what came before it counts.
+    // A server that closes with unread input resets the connection: data received before that counts.
     let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await.unwrap();
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -410,7 +410,7 @@ async fn odd_requests_get_typed_errors() {
 async fn the_socket_is_private_and_goes_with_the_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join(SOCKET);
-    // What an earlier gateway left is replaced; what is no socket is left alone.
+    // A socket left by an earlier gateway is replaced; a file that is no socket is kept.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let server = Server::start(dir.path(), &Fake::new(), LIMITS);
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);

@@ -1,20 +1,20 @@
-//! The watchdog: which actors live, and since when each is at one and the same thing.
+//! Watchdog of actors: lists the live actors and how long each has been processing its current input.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is known of one actor.
+/// Tracked state of one actor.
 #[derive(Debug)]
 struct Known {
     key: String,
-    /// When it began what it is at, in milliseconds since the watch was made, and one more; 0 while it waits.
+    /// Start of the current input, in milliseconds since the watch was created, plus one; 0 while idle.
     busy_since: AtomicU64,
     told: AtomicU64,
 }
 
-/// All actors. Cheap to clone.
+/// Watchdog of all actors. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ActorWatch {
     made: Instant,
@@ -28,7 +28,7 @@ impl Default for ActorWatch {
     }
 }
 
-/// One actor's own end: it says when it begins something and when it waits. Dropped with the actor.
+/// Handle of one actor, with which it reports work and idleness. Removes the actor on drop.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     watch: ActorWatch,
@@ -37,12 +37,12 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// It begins something.
+    /// Reports the start of an input.
     pub(crate) fn begin(&self) {
         self.known.busy_since.store(self.watch.ms() + 1, Ordering::Relaxed);
     }
 
-    /// It waits for the next thing.
+    /// Reports that the actor is idle.
     pub(crate) fn wait(&self) {
         self.known.busy_since.store(0, Ordering::Relaxed);
         self.known.told.store(0, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Drop for Pulse {
 }
 
 impl ActorWatch {
-    /// A new actor of that session, which waits.
+    /// Adds an idle actor of this session.
     pub(crate) fn enter(&self, key: &str) -> Pulse {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let known = Known { key: key.to_owned(), busy_since: AtomicU64::new(0), told: AtomicU64::new(0) };
@@ -65,17 +65,17 @@ impl ActorWatch {
         Pulse { watch: self.clone(), id, known }
     }
 
-    /// How many actors live.
+    /// Number of live actors.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// How many are at one thing for longer than `limit`.
+    /// Number of actors that have been processing one input for at least `limit`.
     pub(crate) fn stuck(&self, limit: Duration) -> usize {
         self.lock().values().filter(|known| self.busy(known).is_some_and(|busy| busy >= limit)).count()
     }
 
-    /// Those that are stuck and were not named before: the session, and for how long.
+    /// Returns stuck actors that were not reported before: the session key and the duration.
     pub(crate) fn newly_stuck(&self, limit: Duration) -> Vec<(String, Duration)> {
         let known = self.lock();
         let stuck =

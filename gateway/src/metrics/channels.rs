@@ -1,4 +1,5 @@
-//! The numbers of channels that have a service behind them. They are kept by the channel, and read when somebody asks.
+//! Metrics of channels connected to an external service. The channel maintains them; they are copied at
+//! scrape time.
 
 use super::{Counts, Figure, Labels, Levels, keep, labels};
 use prometheus_client::metrics::counter::Counter;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
 
-/// By channel and account.
+/// Metrics by channel and account.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OfChannels {
     connected: Levels,
@@ -47,7 +48,7 @@ impl OfChannels {
         all.register("channel_requests_under_way", "Requests under way", self.under_way.clone());
     }
 
-    /// Takes a number of an account over.
+    /// Sets one metric of an account.
     pub(super) fn set(&self, channel: &str, account: &str, figure: &Figure, value: u64) {
         let own = [("channel", channel), ("account", account)];
         let with = |name: &'static str, word: &str| labels([own[0], own[1], (name, word)]);
@@ -72,7 +73,7 @@ impl OfChannels {
             Figure::RateLimits(scope) => count(&self.limits, with("scope", scope)),
             Figure::Turns(priority) => count(&self.turns, with("priority", priority)),
             Figure::WaitedMs(priority) => {
-                // Only this function writes it, and a sum of waits never falls.
+                // Only this function writes the value, and a sum of waits never decreases.
                 let waited = self.waited.get_or_create_owned(&with("priority", priority));
                 waited.inner().store(super::seconds(value).to_bits(), Ordering::Relaxed);
             }
@@ -85,7 +86,7 @@ mod tests {
     use super::super::Metrics;
     use super::*;
 
-    /// The whole of what a scrape shows of an account, after two looks at it.
+    /// Complete scrape output of an account after two updates.
     #[test]
     fn every_figure_of_an_account_is_scraped_under_its_name() {
         let metrics = Metrics::default();

@@ -1,32 +1,32 @@
-//! What a channel with a service behind it counts.
+//! Metrics reported by a channel that is connected to an external service.
 
-/// What a number is about. Its words are of a small set: no ids, no text of people.
+/// Metric of a channel account. Label values come from a small fixed set: no ids, no text of people.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Figure {
-    /// 1 while events come in.
+    /// 1 while events are being received.
     Connected,
     /// 1 until the service refuses the account's token.
     Authorized,
     /// Connections to the service: `asked` for, `begun`, or `resumed` after a break.
     Sessions(&'static str),
-    /// Stretches of events that were missed, sessions that began not counted; they are read again.
+    /// Intervals of missed events, without new sessions; the messages are backfilled.
     Gaps,
-    /// Events that there was no room for.
+    /// Events dropped for lack of room.
     EventsDropped,
-    /// Events that nobody here knows or could read.
+    /// Events of unknown kind or with unreadable content.
     EventsStrange,
-    /// Requests by kind, and by what became of them.
+    /// Requests, by kind and outcome.
     Requests(&'static str, &'static str),
-    /// Requests that were made once more, by kind.
+    /// Retries of requests, by kind.
     Retries(&'static str),
-    /// Answers of the service that say "too many", by whom they are about.
+    /// Rate-limit responses of the service, by scope.
     RateLimits(&'static str),
-    /// Requests that had their turn, by priority.
+    /// Requests admitted by the rate limiter, by priority.
     Turns(&'static str),
-    /// How long these waited for it together, in milliseconds.
+    /// Total time that requests waited for the rate limiter, in milliseconds, by priority.
     WaitedMs(&'static str),
-    /// Requests that wait for their turn now.
+    /// Requests now waiting for the rate limiter.
     RequestsWaiting,
-    /// Requests that are under way now.
+    /// Requests now in flight.
     RequestsUnderWay,
 }

@@ -1,7 +1,7 @@
-//! What the gateway counts and measures, in the words of its operators. `packaging/doc/metrics.md` explains each one.
+//! Metrics of the gateway. `packaging/doc/metrics.md` explains each one.
 //!
-//! Below everything else: whoever sees something happen counts it here. What a look at the database or at a connection
-//! can tell is not counted as it happens but read when somebody asks (see `crate::scrape`).
+//! Used by all other modules: events are counted where they happen. Values that can be read from the database
+//! or a connection are read at scrape time (see `crate::scrape`).
 
 mod actors;
 mod channels;
@@ -20,9 +20,9 @@ use prometheus_client::registry::{Registry, Unit};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Of what [`Metrics::render`] returns.
+/// Content type of the text from [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The value of `code` where nothing went wrong.
+/// Value of the label `code` for success.
 pub(crate) const OK: &str = "OK";
 
 type Labels = Vec<(&'static str, String)>;
@@ -30,14 +30,14 @@ type Counts = Family<Labels, Counter>;
 type Levels = Family<Labels, Gauge>;
 type Times = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// Buckets from a hundredth of a second to an hour: queues, turns and deliveries.
+/// Creates a histogram from a hundredth of a second to an hour, for queues, turns and deliveries.
 fn long_times() -> Histogram {
     let steps =
         [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
     Histogram::new(steps)
 }
 
-/// Buckets from a tenth of a millisecond to ten seconds: commits.
+/// Creates a histogram from a tenth of a millisecond to ten seconds, for commits.
 pub(crate) fn short_times() -> Histogram {
     let steps = [
         0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -45,12 +45,12 @@ pub(crate) fn short_times() -> Histogram {
     Histogram::new(steps)
 }
 
-/// Buckets for how many things were done at once.
+/// Creates a histogram of batch sizes.
 pub(crate) fn sizes() -> Histogram {
     Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0])
 }
 
-/// Everything that is counted. Cheap to clone.
+/// All metrics of the gateway. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     inner: Arc<Inner>,
@@ -81,54 +81,54 @@ struct Inner {
     troubles: Troubles,
 }
 
-/// What is read when somebody asks.
+/// Metrics that are read at scrape time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Now {
     /// Sessions that are not closed, by state.
     pub(crate) sessions: Levels,
-    /// Runs that wait for their turn.
+    /// Queued runs.
     pub(crate) queued: Gauge,
-    /// Messages that something is still to be done about.
+    /// Inbox messages that are not settled.
     pub(crate) inbox: Gauge,
-    /// Parts on their way into conversations.
+    /// Undelivered parts.
     pub(crate) parts: Gauge,
-    /// Active bindings whose session is closed or gone.
+    /// Active bindings to a closed or missing session.
     pub(crate) stale: Gauge,
-    /// Actors that live.
+    /// Live actors.
     pub(crate) actors: Gauge,
-    /// Actors that have been at one thing for too long.
+    /// Actors that are stuck on one input.
     pub(crate) stuck: Gauge,
-    /// Whether the supervisor is connected.
+    /// 1 if the supervisor is connected.
     pub(crate) connected: Gauge,
-    /// Connections to the supervisor so far.
+    /// Connections made to the supervisor.
     pub(crate) connections: Counter,
-    /// Whether commits go through.
+    /// 1 if commits succeed.
     pub(crate) writable: Gauge,
-    /// Whether no look through the pages has found damage.
+    /// 1 until an integrity check finds damage.
     pub(crate) sound: Gauge,
-    /// Size of the database.
+    /// Size of the database file, in bytes.
     pub(crate) database_bytes: Gauge,
-    /// Size of its log.
+    /// Size of the write-ahead log, in bytes.
     pub(crate) log_bytes: Gauge,
     /// Commits.
     pub(crate) commits: Counter,
-    /// Transactions in them.
+    /// Transactions in commits.
     pub(crate) transactions: Counter,
-    /// Transactions that were rolled back alone.
+    /// Transactions that were rolled back individually.
     pub(crate) rollbacks: Counter,
-    /// Groups that could not be committed.
+    /// Transaction groups that failed to commit.
     pub(crate) groups_lost: Counter,
-    /// Checkpoints of the log.
+    /// Checkpoints of the write-ahead log.
     pub(crate) checkpoints: Counter,
 }
 
-/// Sets a counter that is kept elsewhere. It never goes back.
+/// Copies a counter maintained elsewhere. The value never decreases.
 pub(crate) fn keep(counter: &Counter, value: u64) {
     counter.inner().fetch_max(value, Ordering::Relaxed);
 }
 
 impl Metrics {
-    /// A fresh set. `group_sizes` and `commit_seconds` are what the store measures by itself.
+    /// Creates all metrics. `group_sizes` and `commit_seconds` are histograms that the store fills.
     pub(crate) fn new(group_sizes: Histogram, commit_seconds: Histogram) -> Self {
         let times = || Times::new_with_constructor(long_times as fn() -> Histogram);
         let mut inner = Inner {
@@ -161,7 +161,7 @@ impl Metrics {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The text that a scrape gets.
+    /// Returns the text for a scrape.
     pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         // Writing to a String does not fail.
@@ -169,33 +169,34 @@ impl Metrics {
         text
     }
 
-    /// What is read when somebody asks.
+    /// Returns the metrics that are set at scrape time.
     pub(crate) fn now(&self) -> &Now {
         &self.inner.levels
     }
 
-    /// The actors that live, and what they are at.
+    /// Returns the watchdog of actors.
     pub(crate) fn actors(&self) -> &ActorWatch {
         &self.inner.actors
     }
 
-    /// What cannot go on until somebody repairs the database.
+    /// Returns the failures that persist until the database is repaired.
     pub(crate) fn troubles(&self) -> &Troubles {
         &self.inner.troubles
     }
 
-    /// A session came to life with its agent ([`OK`]), or did not, with the code that says why.
+    /// Counts the opening of a session by its agent: [`OK`], or the error code.
     pub(crate) fn spawn(&self, backend: &str, code: &str) {
         self.inner.spawns.get_or_create_owned(&labels([("backend", backend), ("code", code)])).inc();
     }
 
-    /// A run left the queue after that long.
+    /// Records the time that a run waited in the queue.
     pub(crate) fn run_started(&self, backend: &str, waited_ms: u64) {
         let times = self.inner.queue_wait.get_or_create_owned(&labels([("backend", backend)]));
         times.observe(seconds(waited_ms));
     }
 
-    /// A run ended: `completed`, `failed` or `cancelled`; after a turn of that long, if it had one.
+    /// Counts an ended run: `completed`, `failed` or `cancelled`. Records the duration of its turn, if it had
+    /// one.
     pub(crate) fn run_ended(&self, backend: &str, outcome: &str, code: &str, turn_ms: Option<u64>) {
         let which = labels([("backend", backend), ("outcome", outcome), ("code", code)]);
         self.inner.runs.get_or_create_owned(&which).inc();
@@ -205,12 +206,12 @@ impl Metrics {
         }
     }
 
-    /// A part stands in a conversation, that long after the journal had it.
+    /// Records the time from a journal row to the delivery of its part.
     pub(crate) fn delivered(&self, channel: &str, after_ms: u64) {
         self.inner.projection.get_or_create_owned(&labels([("channel", channel)])).observe(seconds(after_ms));
     }
 
-    /// A part was tried once: `sent`, `rejected`, `again`, `limited` or `uncertain`.
+    /// Counts an attempt to deliver a part: `sent`, `rejected`, `again`, `limited` or `uncertain`.
     pub(crate) fn delivery_attempt(&self, channel: &str, outcome: &str) {
         let which = labels([("channel", channel), ("outcome", outcome)]);
         self.inner.attempts.get_or_create_owned(&which).inc();
@@ -219,12 +220,12 @@ impl Metrics {
         }
     }
 
-    /// A part is tried once more.
+    /// Counts a retry of a delivery.
     pub(crate) fn delivery_retry(&self, channel: &str) {
         self.inner.retries.get_or_create_owned(&labels([("channel", channel)])).inc();
     }
 
-    /// A number that a channel keeps of one of its accounts.
+    /// Sets a metric reported by a channel for one of its accounts.
     pub(crate) fn channel(&self, channel: &str, account: &str, figure: &Figure, value: u64) {
         self.inner.channels.set(channel, account, figure, value);
     }
@@ -237,40 +238,40 @@ impl Metrics {
             .inc();
     }
 
-    /// An actor was made again, and why.
+    /// Counts the restart of an actor, by reason.
     pub(crate) fn actor_restarted(&self, reason: &str) {
         self.inner.restarts.get_or_create_owned(&labels([("reason", reason)])).inc();
     }
 
-    /// A quiet actor was dropped until somebody asks for it.
+    /// Counts an idle actor that was dropped until its next use.
     pub(crate) fn actor_evicted(&self) {
         self.inner.evictions.inc();
     }
 
-    /// Somebody spoke in a conversation whose binding leads nowhere.
+    /// Counts a message in a conversation with a stale binding.
     pub(crate) fn stale_binding(&self, channel: &str) {
         self.inner.stale.get_or_create_owned(&labels([("channel", channel)])).inc();
     }
 
-    /// A binding that led nowhere was removed: `inbound` or `start`.
+    /// Counts the removal of a stale binding: `inbound` or `start`.
     pub(crate) fn stale_removed(&self, channel: &str, when: &str) {
         let which = labels([("channel", channel), ("when", when)]);
         self.inner.stale_removed.get_or_create_owned(&which).inc();
     }
 
-    /// A destination was looked for, `inbound` or `outbound`: `bound`, `unbound` or `refused`, and why.
+    /// Counts a route lookup, `inbound` or `outbound`: `bound`, `unbound` or `refused`, with the reason.
     pub(crate) fn route(&self, direction: &str, outcome: &str, reason: &str) {
         let which = labels([("direction", direction), ("outcome", outcome), ("reason", reason)]);
         self.inner.routes.get_or_create_owned(&which).inc();
     }
 
-    /// A key was looked up for `verb`: `fresh`, `replay` or `conflict`.
+    /// Counts a lookup of an idempotency key for `verb`: `fresh`, `replay` or `conflict`.
     pub(crate) fn idempotency(&self, verb: &str, result: &str) {
         let which = labels([("verb", verb), ("result", result)]);
         self.inner.lookups.get_or_create_owned(&which).inc();
     }
 
-    /// Something was turned away because `lane` was full.
+    /// Counts a command or message refused by the full queue `lane`.
     pub(crate) fn mailbox_full(&self, lane: &str) {
         self.inner.rejections.get_or_create_owned(&labels([("lane", lane)])).inc();
     }

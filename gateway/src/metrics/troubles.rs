@@ -1,12 +1,12 @@
-//! What cannot go on until somebody repairs the database: trying again changes nothing, so it is named instead.
+//! Failures that persist until the database is repaired: reported, because retrying is useless.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most that are listed.
+/// Maximum number of failures listed.
 const LISTED_MAX: usize = 20;
 
-/// What stands still, and why. Cheap to clone.
+/// Blocked items and the reasons. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Troubles {
     known: Arc<Mutex<BTreeMap<String, String>>>,
@@ -17,17 +17,17 @@ impl Troubles {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `what` stands still.
+    /// Records that `what` is blocked, and why.
     pub(crate) fn note(&self, what: String, why: String) {
         self.lock().insert(what, why);
     }
 
-    /// It goes on.
+    /// Removes the record, because `what` works again.
     pub(crate) fn clear(&self, what: &str) {
         self.lock().remove(what);
     }
 
-    /// The first of them, each with its reason.
+    /// Returns the first records with the reasons.
     pub(crate) fn listed(&self) -> Vec<String> {
         self.lock().iter().take(LISTED_MAX).map(|(what, why)| format!("{what}: {why}")).collect()
     }

@@ -1,4 +1,4 @@
-//! What the agent said (as steps of the link), and what follows from deadlines.
+//! Steps of the backend and expired deadlines.
 
 use super::input::LeaseNews;
 use super::turn::RunEnd;
@@ -28,7 +28,7 @@ impl Actor {
         }
     }
 
-    /// Removes the secrets of MCP servers, which the agent knows, from what it says in errors.
+    /// Removes the secrets of MCP servers from the agent's error texts.
     fn redact(&self, step: &mut LinkStep) {
         let servers = || {
             mcp::merged([self.profile.mcp_servers.as_slice(), self.session.options.mcp_servers.as_slice()])
@@ -82,7 +82,8 @@ impl Actor {
         }
     }
 
-    /// A closed session says nothing more; its agent is still told what it must know, and waited for.
+    /// Handles a step of a closed session: nothing is journaled, but messages are still sent to the agent and
+    /// its end is awaited.
     fn on_link_step_when_closed(&mut self, step: LinkStep, out: &mut Batch) {
         match step {
             LinkStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
@@ -104,7 +105,7 @@ impl Actor {
         }
     }
 
-    /// Into the journal; an event of a run that has ended belongs to the session alone.
+    /// Appends an event to the journal; an event of an ended run is recorded for the session only.
     fn append(&mut self, event: NewEvent, out: &mut Batch) {
         let NewEvent { run_id, kind, payload } = event;
         let run = run_id.and_then(|id| self.runs.iter_mut().find(|run| run.run_id == id));
@@ -112,7 +113,7 @@ impl Actor {
     }
 
     fn on_ready(&mut self, agent_session_id: String, resumable: bool, agent_info: String, out: &mut Batch) {
-        // One that is being ended is not used any more, whatever it still says of itself.
+        // A lease that is being ended is never marked ready.
         let Some(lease) = self.lease.as_mut().filter(|lease| !lease.closing) else { return };
         lease.row.usage = LeaseUse::Ready;
         out.writes.push(Write::LeaseUse { lease_id: lease.row.lease_id, usage: LeaseUse::Ready });
@@ -121,7 +122,7 @@ impl Actor {
         self.session.resumable = resumable;
         self.session.agent_info = Some(agent_info);
         self.session.last_error = None;
-        // A lost agent that is started again opens a session that is idle already.
+        // An agent restarted after a loss opens its session while the state is already idle.
         if self.session.state == SessionState::Creating {
             self.session_event(SessionEvent::Opened, out);
         }
@@ -133,7 +134,7 @@ impl Actor {
     fn on_turn_done(&mut self, run_id: RunId, stop_reason: String, result: String, out: &mut Batch) {
         let given: Option<serde_json::Value> = serde_json::from_str(&result).ok();
         let usage = given.and_then(|value| value.get("usage").filter(|usage| !usage.is_null()).cloned());
-        // A run may have failed already while its agent was still being stopped (see `ask`).
+        // The run may be marked to fail while the agent was still being stopped (see `ask`).
         let doomed = self.doomed();
         let cancelled = stop_reason == "cancelled" && self.session.state == SessionState::Cancelling;
         match doomed {
@@ -152,7 +153,7 @@ impl Actor {
             self.end_run(run_id, RunEvent::Completed, end, out);
             return;
         }
-        // H11: an agent that cannot take it gets it as a turn of its own.
+        // H11: a steer that the agent cannot take becomes a turn.
         if let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) {
             run.mode = RunMode::Prompt;
             out.writes.push(Write::Run(Box::new(run.clone())));
@@ -202,7 +203,7 @@ impl Actor {
         self.expire_permissions(out);
     }
 
-    /// Why the agent is not there although it had its time: it may not even have been started.
+    /// Failure for an agent that has not opened a session in time; it may not even have been started.
     fn init_failure(&self) -> Failure {
         let within = span(self.profile.init_ms);
         if self.lease.as_ref().is_none_or(|lease| lease.row.usage == LeaseUse::Intended) {
@@ -217,9 +218,9 @@ impl Actor {
         Failure::new(Code::SessionInitFailed, text).detail("INIT_TIMEOUT").origin("agent")
     }
 
-    /// The running turn has had its time: it is cancelled, and fails once the agent has stopped.
+    /// Cancels a running turn after the time limit; the run fails once the agent has stopped.
     fn time_out(&mut self, out: &mut Batch) {
-        // One that is being stopped has its own deadline.
+        // A turn being cancelled has a separate deadline.
         let running = self.session.state == SessionState::Running;
         let Some(run_id) = self.current_id().filter(|_| running) else { return };
         let limit_ms =
@@ -231,7 +232,7 @@ impl Actor {
         self.doom(run_id, Failure::new(Code::Timeout, text).detail("TURN_TIMEOUT").origin("gateway"), out);
     }
 
-    /// A turn whose agent was not found again in time: nobody can say what became of it (H6).
+    /// Fails a turn whose agent could not be reached again in time, as uncertain (H6).
     fn give_up_turn(&mut self, out: &mut Batch) {
         let Some(run_id) = self.current_id() else { return };
         let text = format!(
@@ -242,11 +243,11 @@ impl Actor {
         let failure = Failure::new(Code::Uncertain, text).detail("AGENT_NOT_FOUND").origin("gateway");
         self.session.last_error = Some(failure.clone());
         self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out);
-        // Should it live after all, its turn is nobody's any more.
+        // End the process in case the agent still runs: the turn has been failed.
         self.close_lease("the agent was not found again in time", out);
     }
 
-    /// The agent had nothing to do for its window: its process ends, the session stays.
+    /// Ends the process of an idle agent; the session stays open.
     fn rest_agent(&mut self, out: &mut Batch) {
         if !self.may_rest() {
             return;
@@ -260,7 +261,7 @@ impl Actor {
         self.close_lease("the agent was idle", out);
     }
 
-    /// Whether the agent could be ended without a loss: it is there, idle, and its conversation can be resumed.
+    /// True if the agent can be stopped without loss: it is ready, idle, and its conversation can be resumed.
     fn may_rest(&self) -> bool {
         self.is_ready()
             && self.session.state == SessionState::Idle
@@ -268,15 +269,15 @@ impl Actor {
             && self.session.resumable
     }
 
-    /// When an agent that has nothing to do has had its time.
+    /// Arms the deadline at which an idle agent is stopped.
     pub(super) fn watch_rest(&mut self) {
         let runtime_ms = self.limits.runtime_idle_ms;
         let rests = runtime_ms > 0 && self.may_rest();
         self.timers.idle_ms = rests.then(|| self.session.last_activity_at_ms.saturating_add(runtime_ms));
     }
 
-    /// A prompt waits, no turn runs, and the agent's streams are out of reach. One that was never started has its own
-    /// deadline, and so has a turn that runs.
+    /// Arms the deadline for informing users that the agent is out of reach while a prompt is queued and no
+    /// turn runs. An agent that was never started and a running turn have deadlines of their own.
     pub(super) fn watch_away(&mut self, out: &Batch) {
         let waits = self.current().is_none() && self.next_prompt().is_some();
         let away = self.lease.as_ref().is_some_and(|lease| !lease.attached && lease.ended.is_none());
@@ -288,7 +289,8 @@ impl Actor {
         }
     }
 
-    /// Whoever waits is told why, once for each time that the agent is away. What waits goes on by itself.
+    /// Informs waiting users once per outage that the agent is out of reach. Queued prompts continue when it
+    /// returns.
     fn tell_away(&mut self, out: &mut Batch) {
         self.told_away = true;
         let text = "The agent is out of reach: the supervisor does not answer. What was said waits until it does; \
@@ -297,7 +299,7 @@ impl Actor {
         out.event(&mut self.session, None, EventKind::Status, payload);
     }
 
-    /// An agent that has nothing to do is asked from time to time whether it is there.
+    /// Arms the liveness probe of an idle agent.
     pub(super) fn watch_idle(&mut self, out: &Batch) {
         self.watch_rest();
         let idle = self.is_ready() && self.session.state == SessionState::Idle;
@@ -327,7 +329,7 @@ impl Actor {
         }
     }
 
-    /// The supervisor asked for patience with a spawn or with the streams.
+    /// Retries a spawn or an attach that the supervisor deferred.
     fn ask_again(&mut self, out: &mut Batch) {
         if self.lease.as_ref().is_some_and(|lease| !lease.attached) {
             self.on_news(LeaseNews::Connected, out);

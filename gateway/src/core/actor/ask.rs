@@ -1,4 +1,4 @@
-//! What the agent asks for: permissions, files and terminals (design §9, H3 and H4).
+//! Requests of the agent: permissions, files and terminals (design §9, H3 and H4).
 
 use super::input::{Answered, Keyed};
 use super::{Act, Actor, Batch};
@@ -14,8 +14,8 @@ use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use serde_json::json;
 
-/// The longest text in a message to an agent, so that the message fits into a frame to the supervisor: a frame
-/// that cannot be sent would break the connection, again and again.
+/// Maximum length of a text in a message to an agent, in bytes, so that the message fits into a frame to the
+/// supervisor: each attempt to send a larger frame would break the connection.
 pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MAX - 64 * 1024;
 
 impl Actor {
@@ -34,7 +34,7 @@ impl Actor {
         self.finish_request(at, outcome, out);
     }
 
-    /// Answers a request: its row and the answer are one transaction.
+    /// Answers a request; its row and the answer are committed in one transaction.
     pub(super) fn finish_request(&mut self, at: u64, outcome: Result<String, RpcError>, out: &mut Batch) {
         let Some(mut row) = self.requests.remove(&at) else { return };
         row.state = RequestState::Answered;
@@ -61,7 +61,7 @@ impl Actor {
         let decision = self.decision(&ask);
         let Some(row) = self.new_permission(ask, out) else { return };
         let run_id = row.ask.run_id;
-        // Whatever the mode: what was told to stop gets no approval for another step, and nobody is asked for one.
+        // In every mode: a turn that is being cancelled gets no further approval, and no question is asked.
         if self.session.state == SessionState::Cancelling {
             self.settle(row, None, &Settler::Without(Without::Cancel), out);
             return;
@@ -82,7 +82,7 @@ impl Actor {
         }
     }
 
-    /// Decides about a question by the session's settings.
+    /// Decides a permission request by the session's settings.
     fn decision(&self, ask: &Ask) -> Decision {
         let Wanted::Permission { tool_kind, options, .. } = &ask.what else { return Decision::Cancel };
         let run = ask.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
@@ -92,8 +92,8 @@ impl Actor {
         permission::decide(mode, non_interactive, interactive, options, tool_kind.as_deref())
     }
 
-    /// Settles the questions that wait and that another permission mode answers by itself: of the agent, and of the host,
-    /// whose options and kinds are of the same shape.
+    /// Settles pending permission requests that a changed permission mode decides: those of the agent and
+    /// those of the host, whose options have the same shape.
     pub(super) fn decide_again(&mut self, out: &mut Batch) {
         let mut is_said = false;
         for at in self.permissions.keys().copied().collect::<Vec<_>>() {
@@ -105,7 +105,7 @@ impl Actor {
             };
             let Some(row) = self.permissions.remove(&at) else { continue };
             if !std::mem::replace(&mut is_said, true) {
-                // Said between a question and its end, so that the question does not look as if nobody was asked.
+                // Separates the outcome from its question: adjacent rows mean that nobody was asked.
                 let text = "Another permission mode holds now. It decides about the questions that wait.";
                 let payload = json!({ "status": "decided_again", "text": text });
                 self.run_event(row.ask.run_id, EventKind::Status, payload, out);
@@ -114,7 +114,7 @@ impl Actor {
         }
     }
 
-    /// A question to a person, and its event.
+    /// Creates a pending permission request and its event.
     pub(super) fn new_permission(&mut self, ask: Ask, out: &mut Batch) -> Option<PermissionRow> {
         let lease_id = self.lease.as_ref()?.row.lease_id;
         let deadline = (self.limits.permission_ms > 0).then_some(out.now_ms + self.limits.permission_ms);
@@ -137,14 +137,14 @@ impl Actor {
         Some(row)
     }
 
-    /// The run will fail for want of somebody to ask.
+    /// Fails the run because no person can be asked.
     pub(super) fn fail_for_nobody(&mut self, run_id: Option<RunId>, out: &mut Batch) {
         if let Some(run_id) = run_id {
             self.doom(run_id, Failure::of(Code::PermissionPromptUnavailable).origin("gateway"), out);
         }
     }
 
-    /// The running run will fail for this reason; the agent is stopped first.
+    /// Marks the running run to fail with `failure`; the agent is stopped first.
     pub(super) fn doom(&mut self, run_id: RunId, failure: Failure, out: &mut Batch) {
         if self.current_id() != Some(run_id) {
             return;
@@ -163,9 +163,9 @@ impl Actor {
         keyed: Option<Keyed>,
         out: &mut Batch,
     ) -> Result<Answered, Failure> {
-        // The deadline may have come before the tick that looks for it.
+        // The deadline may have passed before the next tick.
         self.expire_permissions(out);
-        // H4: nobody hears an answer whose process has ended, or is being ended, although its last words are not read.
+        // H4: no answer to a process that has ended or is being ended, though output of it may be unread.
         let hears = self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none());
         let found = self.permissions.values().find(|row| hears && row.permission_id() == permission_id);
         let Some(row) = found else {
@@ -187,7 +187,8 @@ impl Actor {
         Ok(Answered::Done)
     }
 
-    /// Settles a permission with an option, or as cancelled, and tells the agent: one transaction (H4).
+    /// Settles a permission request with an option, or as cancelled, and answers the agent, in one
+    /// transaction (H4).
     fn settle(&mut self, mut row: PermissionRow, option_id: Option<String>, by: &Settler, out: &mut Batch) {
         let at = row.ask.at;
         let (outcome, result) = match &option_id {
@@ -225,7 +226,7 @@ impl Actor {
         }
     }
 
-    /// Settles what a turn (or the whole lease) still waits for: nobody wants an answer any more.
+    /// Settles the open requests of a turn, or of the whole lease, whose answers are no longer needed.
     pub(super) fn settle_asks(&mut self, run_id: Option<RunId>, why: Without, out: &mut Batch) {
         let concerned = |of: Option<RunId>| run_id.is_none() || of == run_id;
         let permissions: Vec<u64> =

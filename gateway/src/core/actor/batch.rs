@@ -1,4 +1,4 @@
-//! What one step wants: rows to commit, then acts to carry out.
+//! Output of one step: rows to commit, then acts to perform.
 
 use super::input::{Answered, Ctx, Keyed, Ticket};
 use crate::core::effect::Write;
@@ -11,95 +11,95 @@ use crate::error::Failure;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::Spawn;
 
-/// Something to do once the rows are committed.
+/// Action to perform once the rows are committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Ask the supervisor for a process. Idempotent.
+    /// Request a process from the supervisor. Idempotent.
     Spawn(Box<Spawn>),
-    /// Ask for its output.
+    /// Request the output of a lease.
     Attach {
         /// The lease.
         lease_id: LeaseId,
         /// First byte that is not committed.
         from_offset: u64,
     },
-    /// Hand over a message.
+    /// Send a message to the agent's stdin.
     Input {
         /// The lease.
         lease_id: LeaseId,
-        /// Its number.
+        /// Number of the message.
         seq: u64,
-        /// Its bytes.
+        /// Bytes of the message.
         bytes: Vec<u8>,
     },
-    /// Everything before this offset is committed.
+    /// Acknowledge output: all bytes before the offset are committed.
     Ack {
         /// The lease.
         lease_id: LeaseId,
         /// The offset.
         offset: u64,
     },
-    /// End the process in the orderly way.
+    /// End the process in an orderly way.
     CloseLease {
         /// The lease.
         lease_id: LeaseId,
-        /// Why.
+        /// Reason for the supervisor.
         reason: String,
     },
-    /// Nothing more is wanted of an ended lease.
+    /// Release an ended lease.
     Release {
         /// The lease.
         lease_id: LeaseId,
     },
-    /// Serve a request of the agent.
+    /// Carry out a request of the agent.
     Perform {
         /// The request.
         row: Box<AgentRequestRow>,
-        /// Whether an earlier gateway may have begun it (H3).
+        /// True if an earlier gateway process may have begun it (H3).
         again: bool,
     },
-    /// Inspect the target of a write before it is decided; the result comes as [`super::Input::Inspected`]. Has no
-    /// effect, so it is repeated after a restart.
+    /// Inspect the target of a write before the decision; the result arrives as [`super::Input::Inspected`].
+    /// It has no side effect, so a restart repeats it.
     Inspect {
         /// The request.
         row: Box<AgentRequestRow>,
     },
-    /// Recall an effect of which nothing was sent yet. The agent gets an error that says that it was stopped.
+    /// Recall an effect that was not sent yet. The agent gets an error saying that it was stopped.
     Recall {
-        /// Offset that names it.
+        /// Offset that identifies the request.
         at: u64,
     },
-    /// Nobody wants the answer to this request any more.
+    /// Drop a request whose answer is no longer needed.
     Forget {
-        /// Offset that names it.
+        /// Offset that identifies the request.
         at: u64,
     },
-    /// Answer a caller.
+    /// Reply to a caller.
     Reply {
-        /// Who waits.
+        /// Caller that waits.
         ticket: Ticket,
-        /// The answer.
+        /// Result of the command.
         result: Result<Answered, Failure>,
     },
-    /// A line for the log.
+    /// Write a line to the log.
     Note(String),
     /// Count a defective line of the agent in the metrics.
     LineFault(LineFault),
 }
 
-/// What one step wants.
+/// Rows and acts of one step.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// One transaction.
+    /// Rows of one transaction, in order.
     pub(crate) writes: Vec<Write>,
-    /// In this order, after the commit.
+    /// Acts to perform in this order after the commit.
     pub(crate) acts: Vec<Act>,
-    /// What moved or refused to, in order; true once the rows are committed.
+    /// State changes and refused ones, in order; valid once the rows are committed.
     pub(crate) moves: Vec<Move>,
     pub(super) now_ms: u64,
     fresh_lease: LeaseId,
     leases_minted: u32,
-    /// Whether a run ended in this step.
+    /// True if a run ended in this step.
     pub(super) run_ended: bool,
     before: SessionRow,
 }
@@ -118,15 +118,15 @@ impl Batch {
         }
     }
 
-    /// A lease id that nobody has used; each call gives another one.
+    /// Returns an unused lease id, a different one on each call.
     pub(super) const fn mint_lease(&mut self) -> LeaseId {
         let number = self.leases_minted;
         self.leases_minted += 1;
         self.fresh_lease.sibling(number)
     }
 
-    /// Appends an event; a run's number goes on with it. The run's row is written when the run changes state,
-    /// its number is kept by the store.
+    /// Appends an event and, for an event of a run, advances the run's event number. The run's row is written
+    /// only when its state changes; the store keeps the number.
     pub(super) fn event(
         &mut self,
         session: &mut SessionRow,
@@ -142,8 +142,8 @@ impl Batch {
         self.writes.push(Write::Event { session_seq: session.last_session_seq, run, kind, payload });
     }
 
-    /// Moves a run along its table, and returns where it was; whoever asked says what moved once the row says all of
-    /// it. `None`, and nothing changed, for a pair that the table does not have.
+    /// Applies an event to a run and returns the previous state; the caller records the move after it has
+    /// filled in the row. Returns `None`, without a change, if the transition table has no such pair.
     pub(super) fn run_event(&mut self, run: &mut RunRow, event: RunEvent) -> Option<RunState> {
         let from = run.state;
         let Ok(to) = from.on(event) else {
@@ -170,14 +170,14 @@ impl Batch {
         self.acts.push(Act::Reply { ticket, result });
     }
 
-    /// The session's row, if the step changed more of it than the number of its last event (which the store
-    /// keeps by itself). It goes first: later rows refer to it.
+    /// Writes the session's row if the step changed more than its last event number, which the store
+    /// maintains. The row goes first because later rows refer to it.
     pub(super) fn write_session(&mut self, session: &mut SessionRow) {
         self.before.last_session_seq = session.last_session_seq;
         if self.before != *session {
             session.updated_at_ms = self.now_ms;
             let mut row = session.clone();
-            // The events of this batch come after the row and move the number on by themselves.
+            // The events of this batch are inserted after the row and advance the number from here.
             let events = self.writes.iter().filter(|write| matches!(write, Write::Event { .. })).count();
             row.last_session_seq -= events as u64;
             self.writes.insert(0, Write::Session(Box::new(row)));

@@ -1,4 +1,4 @@
-//! The ways in which a session ends, and the one in which only its conversation does.
+//! Closing of a session, its timeouts, and the start of a new conversation.
 
 use super::input::{Answered, Keyed};
 use super::turn::RunEnd;
@@ -27,7 +27,7 @@ impl Actor {
         if self.session.state != SessionState::Closed {
             asked_to_forget = self.close(request, out);
         } else if request.ending == Ending::Deleted {
-            // Lists leave out what was deleted, also when it was closed before.
+            // Lists omit deleted sessions, including those closed earlier.
             self.session.ending = Some(Ending::Deleted);
         }
         let discarded = request.discard.then_some(asked_to_forget);
@@ -36,8 +36,9 @@ impl Actor {
         Answered::Now(now)
     }
 
-    /// The close transaction: the turn and the queue are cancelled, what was asked is settled, bindings end, and the
-    /// process is made to end, without waiting for any of it. Says whether the agent was asked to forget.
+    /// Writes the close transaction: cancels the turn and the queue, settles open requests, ends bindings and
+    /// requests the end of the process, without waiting. Returns true if the agent was asked to delete its
+    /// conversation.
     pub(super) fn close(&mut self, request: &CloseRequest, out: &mut Batch) -> bool {
         let turn_was_running = self.current_id().is_some();
         if let Some(run_id) = self.current_id() {
@@ -59,7 +60,7 @@ impl Actor {
         }
         let discarded = request.discard && self.link.can_discard();
         if turn_was_running || discarded {
-            // The agent settles its turn and does what it was told last; then, or after this long, it is ended.
+            // The process ends after the agent's last answer, or at the latest after this time.
             self.timers.close_ms = Some(out.now_ms + self.limits.close_wait_ms);
         }
         let steps = self.link.close(if discarded { Goodbye::Discard } else { Goodbye::Close });
@@ -71,14 +72,14 @@ impl Actor {
         discarded
     }
 
-    /// The agent of a closed session has nothing more to say: the end of its process need not wait.
+    /// Ends the process at once when the agent of a closed session has answered the last request.
     pub(super) fn on_farewell(&mut self, out: &mut Batch) {
         if self.session.state == SessionState::Closed && self.timers.close_ms.take().is_some() {
             self.close_lease("session closed", out);
         }
     }
 
-    /// A one-shot session ends with its run, however that ended.
+    /// Closes a one-shot session after the run, regardless of the outcome.
     pub(super) fn close_oneshot(&mut self, out: &mut Batch) {
         let oneshot = self.session.mode == SessionMode::Oneshot;
         if oneshot && out.run_ended && self.runs.is_empty() && self.session.state != SessionState::Closed {
@@ -86,7 +87,7 @@ impl Actor {
         }
     }
 
-    /// A window ran out, as somebody saw it: it counts if nothing has happened since. What runs protects.
+    /// Applies a timeout, unless the session was used since the check or a run is active or queued.
     pub(super) fn on_expire(
         &mut self,
         expiry: &Expiry,
@@ -116,7 +117,7 @@ impl Actor {
         Answered::Now(self.now())
     }
 
-    /// Whether something runs or waits, so that no window runs out.
+    /// True if a run is active or queued, so that no timeout applies.
     pub(super) fn is_busy(&self) -> bool {
         !self.runs.is_empty()
             || !matches!(self.session.state, SessionState::Idle | SessionState::Error | SessionState::Closed)
@@ -136,7 +137,7 @@ impl Actor {
         Ok(Answered::Now(now))
     }
 
-    /// The next process starts a new conversation; the present one is stopped and ended.
+    /// Cancels the turn and ends the process; the next process starts a new conversation.
     pub(super) fn forget_conversation(&mut self, out: &mut Batch) {
         if let Some(run_id) = self.current_id() {
             self.end_run(run_id, RunEvent::Cancelled, RunEnd::cancelled(), out);

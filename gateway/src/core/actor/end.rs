@@ -1,4 +1,4 @@
-//! The end of the agent's process: what it means for the session, its turn and its steers (H1, H6).
+//! End of the agent's process, with the effects on session, turn and steers (H1, H6).
 
 use super::turn::RunEnd;
 use super::{Act, Actor, Batch, LeaseEnd};
@@ -15,11 +15,12 @@ use acp_shared::ids::RunId;
 use acp_shared::launch::ExitStatus;
 use serde_json::json;
 
-/// How often a prompt that provably never arrived is put back before its run fails.
+/// Maximum number of requeues of a prompt that provably never arrived; then the run fails.
 const REQUEUES_MAX: u32 = 2;
 
 impl Actor {
-    /// Ends the runs of a lease that was taken away by `adopt`, or whose agent is ahead of the database, as uncertain.
+    /// Ends the runs of a lease that was taken away by `adopt`, or whose agent is ahead of the database, as
+    /// uncertain.
     pub(super) fn end_runs_without_lease(&mut self, out: &mut Batch) {
         if let Some(run_id) = self.current_id() {
             self.end_turn_without_agent(run_id, Fate::Uncertain, ExitStatus::Unknown, out);
@@ -30,7 +31,7 @@ impl Actor {
         }
     }
 
-    /// Nothing more is to be had of the lease: what has come is all there is.
+    /// Marks the lease as ended: no output follows beyond what was received.
     pub(super) fn on_unknown(&mut self) {
         let Some(lease) = &mut self.lease else { return };
         if let Some(end) = &mut lease.ended {
@@ -44,7 +45,7 @@ impl Actor {
         }
     }
 
-    /// Once all output of an ended process is read: what its end means for the session (H1, H6).
+    /// Ends the lease once all output of its process was read, and settles its turn and steers (H1, H6).
     pub(super) fn end_lease_if_drained(&mut self, out: &mut Batch) {
         let Some(lease) = &self.lease else { return };
         let Some(end) = lease.ended.clone() else { return };
@@ -87,8 +88,8 @@ impl Actor {
         }
     }
 
-    /// The command that shows standard error to an operator. Standard error may hold secrets, so a conversation gets no
-    /// line of it.
+    /// Names the command that shows standard error to an operator. Standard error may hold secrets, so no
+    /// line of it is sent to a conversation.
     fn log_hint(&self) -> String {
         format!("Its standard error: `acp-gateway logs {}`.", self.session.session_key)
     }
@@ -129,7 +130,7 @@ impl Actor {
         self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure.origin("agent").retryable()), out);
     }
 
-    /// A word into a turn whose agent ended before it said what became of it (H6, H11).
+    /// Ends a steer whose agent exited before reporting the outcome (H6, H11).
     fn end_steer_without_agent(&mut self, run_id: RunId, fate: Fate, status: ExitStatus, out: &mut Batch) {
         let failure = match fate {
             Fate::NeverArrived => {
@@ -171,7 +172,7 @@ impl Actor {
         self.timers.pump_ms = None;
     }
 
-    /// The agent is of no use until something is done about it: everything that runs or waits fails.
+    /// Puts the session into its error state: fails the running and all queued runs.
     pub(super) fn fault(&mut self, failure: &Failure, out: &mut Batch) {
         if self.session.state == SessionState::Closed {
             return;
@@ -192,13 +193,13 @@ impl Actor {
     }
 }
 
-/// What became of a prompt whose agent ended (H6).
+/// Delivery of a prompt to an agent that ended (H6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its last byte never went into the pipe.
+    /// The last byte was never written to the pipe.
     NeverArrived,
-    /// It was in the pipe.
+    /// The whole prompt was written to the pipe.
     Arrived,
-    /// Nobody can say.
+    /// Unknown.
     Uncertain,
 }

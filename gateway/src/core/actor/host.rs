@@ -1,8 +1,8 @@
-//! Requests of the agent for files and terminals: decision by the permission mode, question, start (design §9, H3; §10,
-//! A2).
+//! Agent host: decision by the permission mode, question and start of file and terminal requests (design §9,
+//! H3; §10, A2).
 //!
-//! Requests are `received` until decided, and `started` from then on. A restart decides received requests again, except
-//! those with a pending question.
+//! Requests are `received` until decided, and `started` from then on. A restart decides received requests
+//! again, except those with a pending question.
 
 use super::{Act, Actor, Batch};
 use crate::core::effect::Write;
@@ -19,7 +19,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 impl Actor {
-    /// Takes a request for a file or a terminal.
+    /// Handles a request for a file or a terminal.
     pub(super) fn on_host_asked(&mut self, ask: Ask, out: &mut Batch) {
         let Some(lease) = &self.lease else { return };
         let at = ask.at;
@@ -34,7 +34,7 @@ impl Actor {
         self.consider(at, None, out);
     }
 
-    /// Serves open requests again after a restart, in the way that their state allows. A pending question stays.
+    /// Resumes open requests after a restart, as their state requires. A pending question stays.
     pub(super) fn perform_again(&mut self, out: &mut Batch) {
         let open: Vec<u64> =
             self.requests.keys().filter(|at| !self.permissions.contains_key(at)).copied().collect();
@@ -49,7 +49,7 @@ impl Actor {
         }
     }
 
-    /// Takes the result of [`Act::Inspect`].
+    /// Handles the result of [`Act::Inspect`].
     pub(super) fn on_inspected(&mut self, at: u64, found: Result<Inspection, RpcError>, out: &mut Batch) {
         let is_open = |row: &AgentRequestRow| row.state == RequestState::Received;
         if self.permissions.contains_key(&at) || !self.requests.get(&at).is_some_and(is_open) {
@@ -61,7 +61,7 @@ impl Actor {
         }
     }
 
-    /// Decides about a request that was received. A write is inspected first, unless the mode alone decides.
+    /// Decides a received request. A write is inspected first, unless the mode alone decides.
     fn consider(&mut self, at: u64, found: Option<&Inspection>, out: &mut Batch) {
         let Some(row) = self.requests.get(&at) else { return };
         let Some(effect) = Effect::of(&row.ask.what) else {
@@ -117,7 +117,7 @@ impl Actor {
         }
     }
 
-    /// Binds a write to the inspected file: the given path may lead elsewhere later.
+    /// Binds a write to the inspected file: the requested path may resolve to another file later.
     fn aim(&mut self, at: u64, found: Option<&Inspection>) {
         if let (Some(found), Some(row)) = (found, self.requests.get_mut(&at))
             && let Wanted::FsWrite { path, .. } = &mut row.ask.what
@@ -146,7 +146,7 @@ impl Actor {
         self.permissions.insert(at, permission);
     }
 
-    /// Takes the answer to a question of the host: the kind of the chosen option, or none.
+    /// Handles the answer to a question of the host: the kind of the chosen option, or none.
     pub(super) fn on_host_answer(
         &mut self,
         at: u64,
@@ -180,7 +180,7 @@ impl Actor {
         self.session.options.grants.add_answer(row.ask.run_id, option_kind, &params["toolCall"]);
     }
 
-    /// Records the start of a request, then has it carried out.
+    /// Records the start of a request and carries it out.
     fn begin(&mut self, at: u64, out: &mut Batch) {
         let Some(row) = self.requests.get_mut(&at) else { return };
         row.intent = match &row.ask.what {
@@ -195,7 +195,7 @@ impl Actor {
         out.acts.push(Act::Perform { row: Box::new(row.clone()), again: false });
     }
 
-    /// Recalls the effects that were allowed in a run, or in any, and may not be sent yet.
+    /// Recalls allowed effects that may not have been sent yet, of one run or of all.
     pub(super) fn recall_effects(&self, run_id: Option<RunId>, out: &mut Batch) {
         let is_meant = |row: &&AgentRequestRow| {
             let is_effect = matches!(Effect::of(&row.ask.what), Some(Effect::Write | Effect::Run));

@@ -1,4 +1,4 @@
-//! What an actor is told, and what it is given to decide with.
+//! Inputs of an actor: events, commands, configuration and limits.
 
 use crate::config::{ClientFs, McpServer};
 use crate::core::effect::Caps;
@@ -15,225 +15,226 @@ use acp_shared::ids::{IdempotencyKey, LeaseId, RunId};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Attached, Graces, RefusalCode, Spawn};
 
-/// What a step cannot know by itself.
+/// Environment of a step: the clock and a source of fresh ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ctx {
     /// Milliseconds since the Unix epoch; never goes back within one process.
     pub(crate) now_ms: u64,
-    /// A lease id that nobody has used, should one be needed.
+    /// Unused lease id, for a lease that the step may create.
     pub(crate) fresh_lease: LeaseId,
 }
 
-/// Names a caller who waits for an answer; the driver keeps the caller.
+/// Id of a waiting caller; the driver maps the id to the caller.
 pub(crate) type Ticket = u64;
 
-/// The idempotency of a command: committed with its effects.
+/// Idempotency record of a command, committed with its effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Keyed {
-    /// What the key is for.
+    /// Scope of the key, e.g. `prompt:<session key>`.
     pub(crate) scope: String,
-    /// The key.
+    /// Key within the scope.
     pub(crate) key: IdempotencyKey,
     /// Digest of the command.
     pub(crate) fingerprint: String,
 }
 
-/// What happened.
+/// Event for an actor, processed in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// The actor was just made from the database.
+    /// The actor was just restored from the database.
     Started,
-    /// A surface wants something.
+    /// A client sent a command.
     Command {
-        /// Who waits for the answer.
+        /// Caller that waits for the reply.
         ticket: Ticket,
-        /// What is wanted.
+        /// Requested operation.
         command: Command,
-        /// Under which key; commands without one are not repeated.
+        /// Idempotency record; `None` for commands that are never repeated.
         keyed: Option<Keyed>,
     },
-    /// News of the agent's process.
+    /// Event of the agent's process.
     News(LeaseNews),
-    /// Something that the agent asked is done.
+    /// A request of the agent was completed.
     RequestDone {
-        /// Offset that names the request.
+        /// Offset that identifies the request.
         at: u64,
         /// Result as JSON text, or the error.
         outcome: Result<String, RpcError>,
     },
     /// Result of [`super::Act::Inspect`].
     Inspected {
-        /// Offset that names the request.
+        /// Offset that identifies the request.
         at: u64,
-        /// The target, or the error for the agent.
+        /// State of the target file, or the error for the agent.
         found: Result<Inspection, RpcError>,
     },
-    /// The look-up that a start waited for is done: [`super::Actor::configure`] has brought its outcome.
+    /// The look-up for a start is complete; [`super::Actor::configure`] has applied the outcome.
     LookedUp,
-    /// The connection to the supervisor is gone; leases go on without us.
+    /// The connection to the supervisor is lost; leases continue to run without the gateway.
     Disconnected,
-    /// A deadline of [`super::Actor::deadline_ms`] has come.
+    /// A deadline of [`super::Actor::deadline_ms`] has passed.
     Tick,
 }
 
-/// What a surface wants. See the manager's methods of the same names.
+/// Command of a client. See the manager's methods of the same names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// A prompt or a steer, under a run id that the manager minted.
+    /// Submit a prompt or a steer, under a run id that the manager created.
     Prompt {
-        /// The new run's id.
+        /// Id of the new run.
         run_id: RunId,
-        /// What is asked.
+        /// Prompt and its parameters.
         request: PromptRequest,
-        /// Kept in the run's row.
+        /// Idempotency key, stored in the run's row.
         key: IdempotencyKey,
-        /// How many sessions may be in use, if it wakes this one; `None` asks nothing.
+        /// Limits on sessions in use, checked when the prompt wakes a resting session; `None` for no check.
         caps: Option<Box<Caps>>,
     },
     /// Stop a run.
     Cancel(Option<RunId>),
-    /// Change a run that waits, if it still does.
+    /// Change a queued run, unless it has started.
     Queued {
-        /// Which one.
+        /// Run to change.
         run_id: RunId,
-        /// What is to be done.
+        /// Requested change.
         change: QueuedChange,
     },
     /// Close the session.
     Close(CloseRequest),
-    /// A window ran out.
+    /// Apply an idle or maximum-age timeout.
     Expire {
-        /// Which one.
+        /// Timeout that passed.
         expiry: Expiry,
-        /// When the session, or the binding, had last been used when that was seen.
+        /// Last use of the session or the binding at the time of the check, milliseconds since the Unix
+        /// epoch.
         seen_ms: u64,
-        /// Whether the session is to be closed, rather than one binding ended.
+        /// True to close the session; false to end one binding.
         closes: bool,
     },
-    /// Start the conversation anew.
+    /// Start a new conversation with the agent.
     NewConversation,
     /// Change a setting.
     Set(Setting),
-    /// Answer a permission.
+    /// Answer a permission request.
     AnswerPermission {
-        /// Which one.
+        /// Permission request to answer.
         permission_id: String,
-        /// With which option.
+        /// Chosen option.
         option_id: String,
-        /// Who answers.
+        /// Person who answers.
         by: String,
     },
 }
 
-/// Answers to commands.
+/// Result of a successful command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answered {
-    /// To [`Command::Prompt`].
+    /// Result of [`Command::Prompt`].
     Prompt(PromptAccepted),
-    /// To [`Command::Cancel`].
+    /// Result of [`Command::Cancel`].
     Cancel(Cancelled),
-    /// To [`Command::Queued`].
+    /// Result of [`Command::Queued`].
     Queued(QueuedNow),
-    /// To commands on the session as a whole.
+    /// Result of commands on the session as a whole.
     Now(SessionNow),
-    /// To [`Command::AnswerPermission`].
+    /// Result of [`Command::AnswerPermission`].
     Done,
 }
 
-/// News of the lease in use. The driver drops news of other leases.
+/// Event of the lease in use. The driver drops events of other leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LeaseNews {
-    /// The supervisor is there (again): go on with the lease.
+    /// The supervisor connection was established (again): resume the lease.
     Connected,
-    /// It runs.
+    /// The process was started.
     Spawned,
-    /// It could not be started; nothing of it is left.
+    /// The process could not be started; nothing of it remains.
     SpawnRefused {
-        /// Why.
+        /// Refusal code.
         code: RefusalCode,
-        /// In words.
+        /// Refusal message.
         message: String,
-        /// Whether the supervisor can be asked again for the same lease after this many milliseconds.
+        /// Delay in milliseconds before another spawn of the same lease, if the supervisor named one.
         retry_after_ms: Option<u64>,
     },
-    /// Output will follow.
+    /// The streams are attached; output follows.
     Attached(Attached),
-    /// The supervisor does not know it (any more): nothing can be said about its streams.
+    /// The supervisor does not know the lease, or no longer; the state of its streams is unknown.
     Unknown,
-    /// Its streams cannot be served just now; to be asked again.
+    /// The supervisor cannot serve the streams at the moment; retry later.
     StreamsBusy,
-    /// The supervisor has forgotten output that we have not committed (H7).
+    /// The supervisor has dropped output that is not committed here (H7).
     OffsetGone,
-    /// Bytes of its stdout.
+    /// Bytes of the agent's stdout.
     Output {
-        /// Offset of the first one.
+        /// Offset of the first byte.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// A message is in the pipe.
+    /// A message was written to the agent's stdin.
     Written {
-        /// Its number.
+        /// Number of the message.
         seq: u64,
     },
-    /// A message was not taken.
+    /// The supervisor refused a message.
     InputRefused {
-        /// Its number.
+        /// Number of the message.
         seq: u64,
-        /// Why.
+        /// Refusal code.
         code: RefusalCode,
     },
-    /// The adapter ended and its output is complete.
+    /// The adapter ended; its output is complete up to `end_offset`.
     Exited {
-        /// How.
+        /// Exit status.
         status: ExitStatus,
-        /// Where its output ends.
+        /// End offset of its stdout.
         end_offset: u64,
-        /// Highest number written.
+        /// Highest number of a message written to stdin.
         stdin_written: u64,
     },
-    /// Its state changed to one of the ended ones.
+    /// The lease changed to one of its ended states.
     Changed,
 }
 
-/// How this session's agent is started and treated; from configuration and preset.
+/// Start parameters and treatment of the session's agent, from configuration and preset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// Program and arguments.
     pub(crate) argv: Vec<String>,
-    /// The program and the session's directories were looked up; no agent is started before.
+    /// True once the program and the session's directories were looked up; no agent is started before.
     pub(crate) is_looked_up: bool,
-    /// The whole environment.
+    /// Complete environment of the process.
     pub(crate) env: Vec<(String, String)>,
-    /// How long each step of its end may take.
+    /// Time limits of the steps that end the process.
     pub(crate) graces: Graces,
-    /// How long it may take to open a session.
+    /// Time limit for opening a session, in milliseconds.
     pub(crate) init_ms: u64,
-    /// The mode to set, so that it asks; a session's own setting goes before.
+    /// Asking mode to set; a session's own mode takes precedence.
     pub(crate) mode: Option<String>,
     /// True for an agent that asks without an asking mode.
     pub(crate) asks: bool,
-    /// Config options to set; a session's own go on top.
+    /// Config options to set; the session's own values override them.
     pub(crate) options: Vec<(String, String)>,
-    /// MCP servers; a session's own go before those of the same name.
+    /// MCP servers; a session's own server replaces one of the same name.
     pub(crate) mcp_servers: Vec<McpServer>,
-    /// Additional absolute directories; a session's own follow.
+    /// Additional absolute directories; the session's own are appended.
     pub(crate) additional_directories: Vec<String>,
-    /// File requests that are offered.
+    /// File requests offered to the agent.
     pub(crate) client_fs: ClientFs,
-    /// Whether `terminal/*` is offered.
+    /// True if `terminal/*` is offered to the agent.
     pub(crate) offer_terminal: bool,
     /// Permission mode of new sessions.
     pub(crate) permission: PermissionMode,
-    /// What new sessions do when nobody can be asked.
+    /// Non-interactive policy of new sessions, for requests without a person to ask.
     pub(crate) non_interactive: NonInteractive,
-    /// Why the agent must not be started; only what runs is followed.
+    /// Reason why the agent must not be started; only a running process is followed.
     pub(crate) refused: Option<Failure>,
 }
 
 impl Profile {
-    /// What is left of a profile when configuration does not have it any more: enough to follow the process
-    /// that runs, not to start another one.
+    /// Returns the profile of an agent that configuration no longer allows: enough to follow the running
+    /// process, not to start another one.
     pub(crate) fn of_running(spawn: Option<&Spawn>, refused: Failure) -> Self {
         Self {
             argv: spawn.map(|spawn| spawn.argv.clone()).unwrap_or_default(),
@@ -255,31 +256,31 @@ impl Profile {
     }
 }
 
-/// Bounds and deadlines of every session.
+/// Limits and deadlines common to all sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Runs that may wait.
+    /// Maximum number of runs, running and queued.
     pub(crate) queue_runs_max: usize,
-    /// Bytes of one prompt.
+    /// Maximum size of a prompt, in bytes.
     pub(crate) prompt_bytes_max: usize,
-    /// Bytes of one line of an agent (H2).
+    /// Maximum length of a line of agent output, in bytes (H2).
     pub(crate) line_bytes_max: usize,
-    /// How long an agent may take to settle a cancel before its process is ended.
+    /// Time limit for an agent to settle a cancel before its process is ended, in milliseconds.
     pub(crate) cancel_ms: u64,
-    /// How long a closed session waits for its cancelled turn before EOF.
+    /// Wait for a cancelled turn before closing sends EOF, in milliseconds.
     pub(crate) close_wait_ms: u64,
-    /// How long a turn may take that was given no time of its own; 0 has no limit.
+    /// Time limit of a turn without a limit of its own, in milliseconds; 0 for none.
     pub(crate) turn_ms: u64,
-    /// After this long a turn is given up whose agent was not found again.
+    /// Time after which a running turn is failed if its agent cannot be reached again, in milliseconds.
     pub(crate) reconcile_ms: u64,
-    /// An agent that was idle this long is ended, if its conversation can be resumed; 0 never.
+    /// Idle time after which a resumable agent is stopped, in milliseconds; 0 disables it.
     pub(crate) runtime_idle_ms: u64,
-    /// After this long without a word in a turn it is said to be silent.
+    /// Time without output in a turn after which the agent is reported as silent, in milliseconds.
     pub(crate) silent_ms: u64,
-    /// How often an idle agent is asked whether it is there; 0 never asks.
+    /// Interval of liveness probes of an idle agent, in milliseconds; 0 disables them.
     pub(crate) probe_ms: u64,
-    /// How long it may take to answer that.
+    /// Time limit for the answer to a probe, in milliseconds.
     pub(crate) alive_ms: u64,
-    /// How long a permission waits for an answer; 0 waits for ever.
+    /// Time limit for the answer to a permission request, in milliseconds; 0 for none.
     pub(crate) permission_ms: u64,
 }

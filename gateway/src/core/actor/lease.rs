@@ -1,4 +1,4 @@
-//! The agent's process: starting it, following its streams exactly once, and its end.
+//! Agent process: start, exactly-once handling of its streams, and end.
 
 use super::input::LeaseNews;
 use super::{Act, Actor, Batch, Lease, LeaseEnd};
@@ -16,13 +16,13 @@ use acp_shared::protocol::{Attached, LeaseKind, RefusalCode, Spawn};
 use serde_json::json;
 use std::collections::VecDeque;
 
-/// Messages that may be on their way to the supervisor at once.
+/// Maximum number of messages in flight to the supervisor.
 const INPUT_WINDOW: u64 = 32;
-/// How long a full input queue is left alone, in milliseconds.
+/// Delay before a retry after the supervisor was busy, in milliseconds.
 const INPUT_RETRY_MS: u64 = 100;
-/// An unfinished line longer than this is committed in pieces, so that it can be acknowledged (H2).
+/// Length above which an unfinished line is committed in pieces, so that it can be acknowledged (H2).
 const TAIL_BYTES: usize = 64 * 1024;
-/// Messages that may wait for an agent that asks and does not read.
+/// Maximum number of messages waiting for an agent that sends requests and does not read.
 const OUTBOX_ROWS_MAX: usize = 4_096;
 
 impl Actor {
@@ -119,7 +119,7 @@ impl Actor {
         lease.attached = false;
         lease.sent_seq = 0;
         if let Some(end) = &lease.ended {
-            // Its last words may have been on their way when the connection broke (H1).
+            // Its last output may have been in transit when the connection broke (H1).
             if lease.lines.next_offset() < end.end_offset {
                 let from_offset = lease.row.stdout_offset;
                 out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset });
@@ -127,7 +127,7 @@ impl Actor {
             return;
         }
         if lease.row.usage == LeaseUse::Intended && !lease.closing {
-            // One that was to be repeated later is repeated now, and once.
+            // A spawn that was to be retried later is retried now, and only once.
             self.timers.pump_ms = None;
             out.acts.push(Act::Spawn(Box::new(lease.row.spawn.clone())));
         } else {
@@ -175,8 +175,8 @@ impl Actor {
         self.forget_lease(out);
     }
 
-    /// The supervisor holds a start back for longer than a person would wait without a word: it is said once for each
-    /// lease, and that time is not the agent's.
+    /// Reports once per lease that the supervisor delays the start, and extends the agent's time limit by the
+    /// delay.
     fn wait_for_a_start(&mut self, code: RefusalCode, message: &str, wait_ms: u64, out: &mut Batch) {
         self.timers.init_ms = self.timers.init_ms.map(|_| out.now_ms + wait_ms + self.profile.init_ms);
         let Some(lease) = &mut self.lease else { return };
@@ -200,7 +200,7 @@ impl Actor {
         }
         lease.attached = true;
         self.timers.reconcile_ms = None;
-        // What was accepted and is not written was promised to an earlier connection: it is asked after here.
+        // Send accepted but unwritten messages again: only the previous connection awaited their result.
         lease.sent_seq = attached.stdin_written.max(lease.written_seq);
         if ended && lease.ended.is_none() {
             lease.ended = Some(LeaseEnd {
@@ -215,7 +215,8 @@ impl Actor {
         }
     }
 
-    /// Output that is not committed here is gone; of a process that lives this means more (H7).
+    /// Handles output that the supervisor has dropped before it was committed here; see `on_state_lost` for a
+    /// live process (H7).
     fn on_offset_gone(&mut self, out: &mut Batch) {
         let Some(lease) = &self.lease else { return };
         let Some(end) = &lease.ended else {
@@ -228,14 +229,14 @@ impl Actor {
         self.on_unknown();
     }
 
-    /// The supervisor cannot serve the streams just now.
+    /// Retries the attach later because the supervisor cannot serve the streams at the moment.
     fn on_streams_busy(&mut self, out: &Batch) {
         let Some(lease) = &mut self.lease else { return };
         lease.attached = false;
         self.timers.pump_ms = Some(out.now_ms + INPUT_RETRY_MS);
     }
 
-    /// Output is missing here. A closed session's journal has ended.
+    /// Journals that output is missing. The journal of a closed session has ended.
     fn gap(&mut self, text: &str, out: &mut Batch) {
         if self.session.state != SessionState::Closed {
             let payload = json!({ "text": text }).to_string();
@@ -243,11 +244,12 @@ impl Actor {
         }
     }
 
-    /// H7: the supervisor is ahead of us, so our database is older than the agent's conversation.
+    /// Handles a supervisor that is ahead of the gateway: the database is older than the agent's conversation
+    /// (H7).
     fn on_state_lost(&mut self, out: &mut Batch) {
         let Some(lease) = &self.lease else { return };
         if lease.closing {
-            // Its end was asked for on this connection already.
+            // The end of the process was already requested on this connection.
             self.on_unknown();
             return;
         }
@@ -257,14 +259,14 @@ impl Actor {
         self.leave_agent(text, "the gateway's state is behind the lease", out);
     }
 
-    /// What was kept of the conversation with the process cannot be read.
+    /// Handles a saved backend state that cannot be restored.
     pub(super) fn on_link_lost(&mut self, out: &mut Batch) {
         let text = "What the gateway kept of its talk with the agent cannot be read. Output may be missing here; the \
                     agent was stopped, and the next prompt starts it again.";
         self.leave_agent(text, "the gateway cannot read what it kept of the agent", out);
     }
 
-    /// Nothing more of the output is read, by nobody.
+    /// Marks the lease as unreadable: all further output is skipped, also after a restart.
     fn give_up_output(&mut self, out: &mut Batch) {
         if let Some(lease) = &mut self.lease {
             lease.row.broken = true;
@@ -272,7 +274,8 @@ impl Actor {
         }
     }
 
-    /// The output of a process is of no use any more. Its end is waited for, so that it is asked for again after a crash.
+    /// Discards the output of a process and requests its end; the lease stays, so that a crash repeats the
+    /// request.
     fn leave_agent(&mut self, text: &str, why: &str, out: &mut Batch) {
         self.give_up_output(out);
         self.gap(text, out);
@@ -281,7 +284,7 @@ impl Actor {
 
     fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut Batch) {
         let Some(lease) = &mut self.lease else { return };
-        // The splitter steps aside so that a line's steps may write to the lease.
+        // The splitter is moved out so that the steps of a line may write to the lease.
         if lease.row.broken {
             lease.lines = Lines::new(offset + bytes.len() as u64, self.limits.line_bytes_max);
             return;
@@ -320,7 +323,7 @@ impl Actor {
         }
     }
 
-    /// The agent broke a limit: nothing more of it is read, and its process is ended.
+    /// Handles an agent that exceeded a limit: reads no further output and ends the process.
     fn break_lease(&mut self, text: String, seen: u64, out: &mut Batch) {
         if self.lease.as_ref().is_none_or(|lease| lease.row.broken) {
             return;
@@ -349,7 +352,7 @@ impl Actor {
         }
     }
 
-    /// The lease ended in some way: where its streams stand is asked anew, so that nothing is left behind (H1).
+    /// Attaches again after the lease ended, to read all remaining output (H1).
     fn on_changed(&mut self, out: &mut Batch) {
         let Some(lease) = &self.lease else { return };
         if lease.ended.is_none() && lease.row.usage != LeaseUse::Intended {
@@ -361,7 +364,7 @@ impl Actor {
         let Some(lease) = &mut self.lease else { return };
         match code {
             RefusalCode::SeqConflict => self.on_state_lost(out),
-            // Its end comes as news of its own; an agent that lives and takes no more input is made to end.
+            // The end arrives as an event of its own; a live agent that takes no more input is made to end.
             RefusalCode::LeaseEnded if !lease.closing && lease.ended.is_none() => {
                 let reason = "the agent takes no more input".to_owned();
                 out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
@@ -382,7 +385,7 @@ impl Actor {
         self.await_agent(out);
     }
 
-    /// A message for the agent: into the outbox now, to the supervisor after the commit.
+    /// Queues a message for the agent: in the outbox now, to the supervisor after the commit.
     pub(super) fn send(&mut self, bytes: Vec<u8>, meaning: Meaning, out: &mut Batch) {
         let Some(lease) = &mut self.lease else { return };
         let seq = lease.row.next_stdin_seq;
@@ -393,7 +396,7 @@ impl Actor {
         lease.link_dirty = true;
     }
 
-    /// Hands over what waits in the outbox, a window at a time.
+    /// Sends messages from the outbox, a window at a time.
     pub(super) fn pump(&mut self, out: &mut Batch) {
         let Some(lease) = &mut self.lease else { return };
         if !lease.attached || lease.ended.is_some() || self.timers.pump_ms.is_some() {
@@ -407,7 +410,7 @@ impl Actor {
         }
     }
 
-    /// The rows that say how far the streams are; output is acknowledged after their commit.
+    /// Writes the stream positions; output is acknowledged after their commit.
     pub(super) fn write_progress(&mut self, out: &mut Batch) {
         let Some(lease) = &mut self.lease else { return };
         let lease_id = lease.row.lease_id;
@@ -446,8 +449,8 @@ impl Actor {
         }
     }
 
-    /// Asks for the orderly end of the process, once. It is committed first: whoever comes after a crash asks
-    /// again, and does not take the process for one that may be used.
+    /// Requests the orderly end of the process, once. The request is committed first: after a crash it is
+    /// repeated, and the process is not mistaken for a usable one.
     pub(super) fn close_lease(&mut self, reason: &str, out: &mut Batch) {
         self.timers.init_ms = None;
         let Some(lease) = &mut self.lease else { return };

@@ -1,6 +1,6 @@
-//! One session's decisions. [`Actor::step`] takes what happened and returns what to commit and, after that,
-//! what to do; it never waits and never acts. Everything it knows is either in the database or follows from it,
-//! so an actor that is dropped at any instruction can be made again from a [`Snapshot`].
+//! State machine of one session. [`Actor::step`] takes an input and returns the rows to commit and the acts
+//! to perform after the commit; it never waits and does no I/O. All state is in the database or derived from
+//! it, so an actor that is lost at any point can be restored from a [`Snapshot`].
 
 mod agent;
 mod ask;
@@ -31,34 +31,34 @@ use acp_shared::ids::RunId;
 use acp_shared::launch::ExitStatus;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A session's agent process as the actor sees it.
+/// Agent process of a session, as the actor tracks it.
 #[derive(Debug)]
 struct Lease {
     row: crate::core::rows::LeaseRow,
-    /// Whether output comes and input may be sent.
+    /// True while the supervisor delivers output and accepts input.
     attached: bool,
-    /// Whether its end was asked for.
+    /// True once the end of the process was requested.
     closing: bool,
-    /// Messages that are not known to be written, in order.
+    /// Messages without confirmation of their write to stdin, in order.
     outbox: VecDeque<OutboxRow>,
     /// Highest number handed to the supervisor since the last attach.
     sent_seq: u64,
-    /// Highest number that is known to be written.
+    /// Highest message number confirmed as written to stdin.
     written_seq: u64,
-    /// Whether `written_seq` is committed.
+    /// True while `written_seq` is not committed.
     written_dirty: bool,
-    /// Set once the adapter has ended: how, and where its output ends.
+    /// Exit status and end of output; `None` while the adapter runs.
     ended: Option<LeaseEnd>,
     lines: Lines,
-    /// Whether pieces of the unfinished line are committed (H2).
+    /// True if pieces of the unfinished line are committed (H2).
     tail_committed: bool,
-    /// Whether the link changed since it was last saved.
+    /// True if the backend state changed since the last save.
     link_dirty: bool,
-    /// The person was told that the start is held back.
+    /// True once the user was informed that the supervisor delays the start.
     said_that_it_waits: bool,
 }
 
-/// What is known of an adapter that ended.
+/// Exit of an adapter process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LeaseEnd {
     status: ExitStatus,
@@ -66,7 +66,7 @@ struct LeaseEnd {
     stdin_written: Option<u64>,
 }
 
-/// Points in time at which something must happen if nothing else does.
+/// Deadlines, in milliseconds since the Unix epoch; `None` if not armed.
 #[derive(Debug, Default)]
 struct Timers {
     init_ms: Option<u64>,
@@ -74,25 +74,25 @@ struct Timers {
     close_ms: Option<u64>,
     silent_ms: Option<u64>,
     pump_ms: Option<u64>,
-    /// When the running turn has had its time.
+    /// Time limit of the running turn.
     turn_ms: Option<u64>,
-    /// When a running turn is given up whose agent was not found again.
+    /// Time at which a running turn is failed because its agent could not be reached again.
     reconcile_ms: Option<u64>,
-    /// When the agent has been idle for its window.
+    /// Time at which an idle agent is stopped.
     idle_ms: Option<u64>,
-    /// When an idle agent is asked whether it is there.
+    /// Time of the next liveness probe of an idle agent.
     probe_ms: Option<u64>,
-    /// When its answer must have come.
+    /// Deadline of the answer to a probe.
     alive_ms: Option<u64>,
-    /// When those who wait for an agent out of reach are told.
+    /// Time at which waiting users are informed that the agent is out of reach.
     away_ms: Option<u64>,
 }
 
-/// One session. See the module.
+/// Actor of one session. See the module.
 pub(crate) struct Actor {
     session: SessionRow,
     lease: Option<Lease>,
-    /// Runs that have not ended, in the order they were accepted; a running one is first.
+    /// Runs that have not ended, in order of acceptance; the running one is first.
     runs: VecDeque<RunRow>,
     link: Box<dyn Link>,
     requests: BTreeMap<u64, AgentRequestRow>,
@@ -100,13 +100,13 @@ pub(crate) struct Actor {
     profile: Profile,
     limits: Limits,
     timers: Timers,
-    /// How often the running prompt was put back because it provably never arrived.
+    /// Number of times the running prompt was requeued because it provably never reached the agent.
     requeues: u32,
-    /// Whether the link is a fresh one although a process lives.
+    /// True if a fresh backend replaced one whose saved state could not be restored.
     link_lost: bool,
-    /// Whether those who wait were told that the agent is out of reach.
+    /// True once waiting users were informed that the agent is out of reach.
     told_away: bool,
-    /// Changes of options that the agent has not answered, the oldest first.
+    /// Option changes without an answer from the agent, oldest first.
     pending_options: VecDeque<settings::PendingOption>,
 }
 
@@ -121,7 +121,7 @@ impl std::fmt::Debug for Actor {
 }
 
 impl Actor {
-    /// The actor as it was when `snapshot` was committed. `link` is the machine made from the lease's saved
+    /// Restores the actor from a committed snapshot. `link` is the backend built from the lease's saved
     /// state, or a fresh one.
     pub(crate) fn restore(snapshot: Snapshot, link: Box<dyn Link>, profile: Profile, limits: Limits) -> Self {
         let Snapshot { session, lease, tail, runs, outbox, requests, permissions } = snapshot;
@@ -166,8 +166,8 @@ impl Actor {
         }
     }
 
-    /// Takes on what configuration says now, or why the agent must not be started any more. Deadlines that run go on
-    /// as they were set, but for that of an idle agent.
+    /// Applies new configuration, or the reason why the agent must not be started. Armed deadlines keep their
+    /// times, except that of an idle agent.
     pub(crate) fn configure(&mut self, profile: Result<Profile, Failure>, limits: Limits) {
         let spawn = self.lease.as_ref().map(|lease| &lease.row.spawn);
         self.profile = profile.unwrap_or_else(|failure| Profile::of_running(spawn, failure));
@@ -175,7 +175,7 @@ impl Actor {
         self.watch_rest();
     }
 
-    /// Takes what happened, decides what follows.
+    /// Processes one input and returns the rows to commit and the acts that follow.
     pub(crate) fn step(&mut self, ctx: &Ctx, input: Input) -> Batch {
         let mut out = Batch::new(ctx, &self.session);
         match input {
@@ -186,14 +186,14 @@ impl Actor {
             Input::Inspected { at, found } => self.on_inspected(at, found, &mut out),
             Input::Disconnected => self.on_disconnected(&out),
             Input::Tick => self.on_tick(&mut out),
-            // The step's last part does it all.
+            // `finish` below starts the agent.
             Input::LookedUp => {}
         }
         self.finish(&mut out);
         out
     }
 
-    /// When [`Input::Tick`] is wanted, milliseconds since the Unix epoch.
+    /// Earliest time at which [`Input::Tick`] is needed, milliseconds since the Unix epoch.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
         let timers = &self.timers;
         let permissions = self.permissions.values().filter_map(|row| row.deadline_at_ms);
@@ -217,7 +217,8 @@ impl Actor {
         .min()
     }
 
-    /// Whether nothing is going on, so that the actor may be dropped until somebody asks for it.
+    /// True if there is neither an agent process nor a run, so that the actor can be dropped until its next
+    /// use.
     pub(crate) fn is_quiet(&self) -> bool {
         self.lease.is_none() && self.runs.is_empty()
     }
@@ -227,33 +228,33 @@ impl Actor {
         self.lease.is_none() && self.wants_start() && self.profile.refused.is_none()
     }
 
-    /// Whether configuration does not have its agent any more, so that there is nothing to start.
+    /// True if configuration does not allow starting the agent, e.g. because it was removed.
     pub(crate) const fn is_refused(&self) -> bool {
         self.profile.refused.is_some()
     }
 
-    /// How long the agent may take to open a session, in milliseconds.
+    /// Time limit for the agent to open a session, in milliseconds.
     pub(crate) const fn init_ms(&self) -> u64 {
         self.profile.init_ms
     }
 
-    /// The session as it is now.
+    /// Current row of the session.
     pub(crate) const fn session(&self) -> &SessionRow {
         &self.session
     }
 
-    /// The environment that the agent was started with.
+    /// Environment of the running agent; empty without one.
     pub(crate) fn agent_env(&self) -> Vec<(String, String)> {
         self.lease.as_ref().map(|lease| lease.row.spawn.env.clone()).unwrap_or_default()
     }
 
-    /// Directories that the agent was started with; the working directory is the first.
+    /// Directories of the running agent; the working directory is the first.
     pub(crate) fn agent_roots(&self) -> Vec<String> {
         let roots = self.lease.as_ref().map(|lease| lease.row.spawn.roots.clone());
         roots.filter(|roots| !roots.is_empty()).unwrap_or_else(|| vec![self.session.cwd.clone()])
     }
 
-    /// The running run, if any.
+    /// Returns the running run, if any.
     fn current(&self) -> Option<&RunRow> {
         self.runs.front().filter(|run| run.state == RunState::Running)
     }
@@ -268,7 +269,7 @@ impl Actor {
         })
     }
 
-    /// The last part of every step: what follows from the new state, and the rows that carry it.
+    /// Last part of every step: starts what the new state requires, and writes the progress rows.
     fn finish(&mut self, out: &mut Batch) {
         self.start_next(out);
         self.end_lease_if_drained(out);
@@ -278,19 +279,19 @@ impl Actor {
         self.watch_idle(out);
         self.watch_away(out);
         self.pump(out);
-        // What was said last goes before the end.
+        // Input for the agent goes before the end of its process.
         out.acts.sort_by_key(|act| matches!(act, Act::CloseLease { .. }));
         self.write_progress(out);
         out.write_session(&mut self.session);
     }
 }
 
-/// The splitter as it was at the committed offset: that offset counts the pieces of the unfinished line.
+/// Restores the line splitter at the committed offset, which includes the pieces of the unfinished line.
 fn restore_lines(stdout_offset: u64, tail: &[(u64, Vec<u8>)], bytes_max: usize) -> Lines {
     let line_start = tail.first().map_or(stdout_offset, |(offset, _)| *offset);
     let mut lines = Lines::new(line_start, bytes_max);
     for (offset, piece) in tail {
-        // A piece that does not fit cannot have been committed; the next attach would ask for it again.
+        // A piece that does not fit cannot have been committed; the next attach would request it again.
         if lines.preload(*offset, piece).is_err() {
             break;
         }

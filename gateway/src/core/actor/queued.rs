@@ -1,4 +1,4 @@
-//! What people still change about a message that waits: it is dropped, said into the running turn, or worded anew.
+//! Changes to a queued message: cancellation, use as a steer of the running turn, or a new text.
 
 use super::input::{Answered, Keyed};
 use super::turn::RunEnd;
@@ -14,10 +14,10 @@ use acp_shared::ids::RunId;
 use serde_json::json;
 
 impl Actor {
-    /// Whether it was changed is the answer: what has started is never touched.
+    /// Changes a queued run and reports if it could; a run that has started is never changed.
     ///
     /// # Errors
-    /// As for a prompt of that text.
+    /// Same as for a prompt of that text.
     pub(super) fn on_queued(
         &mut self,
         run_id: RunId,

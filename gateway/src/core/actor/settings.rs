@@ -1,6 +1,6 @@
-//! Changes of a session's settings. The agent's own settings (mode, model, config options) are asked of a running
-//! agent, answered once the agent has answered, and kept only if the agent took them; without an agent they are kept
-//! for its next start and dropped there if refused.
+//! Changes of a session's settings. The agent's own settings (mode, model, config options) are requested from
+//! a running agent, answered after its answer, and stored only if the agent took them; without an agent they
+//! are stored for its next start and dropped there if refused.
 
 use super::input::{Answered, Keyed, Ticket};
 use super::{Actor, Batch};
@@ -15,16 +15,16 @@ use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde_json::json;
 
-/// Maximum wait for an agent's answer to a change, in milliseconds.
+/// Time limit for an agent's answer to a change, in milliseconds.
 pub(super) const ANSWER_MS: u64 = 10_000;
 
-/// A requested change without an answer of the agent.
+/// Requested change that the agent has not answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PendingOption {
     ticket: Ticket,
     keyed: Option<Keyed>,
     option: SetOption,
-    /// Deadline of the answer.
+    /// Deadline of the answer, milliseconds since the Unix epoch.
     pub(super) until_ms: u64,
 }
 
@@ -76,14 +76,14 @@ impl Actor {
         if setting.restarts() { self.may_restart() } else { Ok(()) }
     }
 
-    /// Changes a setting of the gateway's own.
+    /// Changes a setting of the gateway itself.
     fn change_own(&mut self, setting: &Setting, out: &mut Batch) {
         self.session.options.take(setting, (self.profile.permission, self.profile.non_interactive));
         if let Setting::Cwd(cwd) = setting {
             self.session.cwd.clone_from(cwd);
         }
         if matches!(setting, Setting::TimeoutS(_) | Setting::Defaults) {
-            // A turn that runs is given the new time, counted from its start, as a restart would.
+            // A running turn gets the new time limit, counted from its start, as after a restart.
             self.watch_turn();
         }
         if setting.restarts() {
@@ -112,7 +112,7 @@ impl Actor {
         out.reply(ticket, Ok(Answered::Now(now)));
     }
 
-    /// Takes over the agent's answer to a change, and replies to the first caller that waits for it.
+    /// Applies the agent's answer to a change, and replies to the first caller that waits for it.
     pub(super) fn on_option_answered(
         &mut self,
         option: &SetOption,
@@ -159,16 +159,16 @@ impl Actor {
         }
     }
 
-    /// Records the certainty of the agent's questions, and reports its loss.
+    /// Records whether the agent asks before acting, and reports the loss of that certainty.
     pub(super) fn on_asking(&mut self, asking: Asking, out: &mut Batch) {
         let before = self.session.options.asking.replace(asking);
-        // A mode that approves by itself is reported by the backend.
+        // The backend reports a mode that approves without questions.
         if asking == Asking::Unknown && before != Some(asking) {
             self.report_asking(out);
         }
     }
 
-    /// Reports a permission mode whose promise of questions nothing ensures.
+    /// Reports a permission mode that promises questions which the agent may not ask.
     fn report_asking(&mut self, out: &mut Batch) {
         let promises =
             matches!(self.session.options.permission, PermissionMode::Ask | PermissionMode::ApproveReads);
@@ -186,7 +186,7 @@ impl Actor {
         out.event(&mut self.session, None, EventKind::Status, payload);
     }
 
-    /// Whether the agent can be ended and started again without a loss.
+    /// Checks that the agent can be ended and started again without loss.
     fn may_restart(&self) -> Result<(), Failure> {
         if self.current().is_some() {
             let text = "A turn runs. Cancel it or wait for its end, then change this.";

@@ -1,4 +1,4 @@
-//! What an actor does first, and how a turn is watched over whose agent is out of reach.
+//! First step of an actor, and deadlines while its agent is out of reach.
 
 use super::turn::RunEnd;
 use super::{Act, Actor, Batch};
@@ -10,12 +10,13 @@ use crate::error::Failure;
 use acp_shared::codes::Code;
 
 impl Actor {
-    /// The machine that reads the agent could not be made as it was: nothing more of this process can be understood.
+    /// Records that the saved backend state could not be restored, so further output of this process cannot
+    /// be parsed.
     pub(crate) fn lose_link(&mut self) {
         self.link_lost = true;
     }
 
-    /// First step after the actor was made: go on with what the database says, as the plan of a start has it.
+    /// First step of a restored actor: resumes according to the recovery plan for its rows.
     pub(super) fn on_started(&mut self, out: &mut Batch) {
         if self.session.state == SessionState::Cancelling {
             self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
@@ -25,7 +26,7 @@ impl Actor {
             self.watch_turn();
         }
         match recovery::step(self.found()) {
-            // A prompt that waits is a reason to try again.
+            // A queued prompt is a reason to retry after an error.
             Step::Start if self.session.state == SessionState::Error => {
                 self.session_event(SessionEvent::Retried, out);
             }
@@ -45,7 +46,7 @@ impl Actor {
         self.perform_again(out);
     }
 
-    /// What matters of the rows for the plan of a start.
+    /// Facts from the rows that select the recovery step.
     fn found(&self) -> recovery::Rows {
         let waits =
             |mode: RunMode| self.runs.iter().any(|run| run.state == RunState::Queued && run.mode == mode);
@@ -58,7 +59,7 @@ impl Actor {
         }
     }
 
-    /// Brings rows together that no transaction of ours leaves behind.
+    /// Repairs a combination of rows that no transaction of the gateway produces.
     fn mend(&mut self, mend: Mend, out: &mut Batch) {
         out.acts.push(Act::Note(format!("the rows contradict each other and are mended: {mend:?}")));
         match mend {
@@ -84,8 +85,8 @@ impl Actor {
         }
     }
 
-    /// What was looked up holds for one step alone: programs are installed and directories moved at any time. A start
-    /// that waits for its look-up has the time that an agent has to open its session.
+    /// Invalidates the look-up after each step, since programs are installed and directories moved at any
+    /// time. A start that waits for its look-up has the time limit for opening a session.
     pub(super) fn watch_lookup(&mut self, out: &Batch) {
         self.profile.is_looked_up = false;
         if self.awaits_lookup() {
@@ -95,7 +96,7 @@ impl Actor {
         }
     }
 
-    /// A turn runs and its agent is out of reach: it is given up when that lasts too long.
+    /// Arms the deadline after which a running turn fails if its agent stays out of reach.
     pub(super) fn await_agent(&mut self, out: &Batch) {
         if self.current().is_some() && self.timers.reconcile_ms.is_none() {
             self.timers.reconcile_ms = Some(out.now_ms + self.limits.reconcile_ms);

@@ -1,6 +1,6 @@
-//! The actor against a small world in memory: a database that is a list of rows, a supervisor that keeps streams,
-//! and an agent that answers prompts. The gateway may be killed between any two effects; at the end everything
-//! was said once, in order, and every prompt arrived once.
+//! Tests of the actor with an in-memory model: a database as a list of rows, a supervisor with streams, and
+//! an agent that answers prompts. The gateway may be killed between any two effects; in the end every output
+//! was journaled once, in order, and every prompt arrived once.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap is a failed test")]
 
 mod asking;
@@ -24,7 +24,7 @@ use world::World;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Kill the gateway at any effect, any number of times: nothing is lost and nothing is twice.
+    /// Killing the gateway at any effects loses and repeats nothing.
     #[test]
     fn a_kill_between_any_two_effects_loses_and_repeats_nothing(
         prompts in 1usize..4,

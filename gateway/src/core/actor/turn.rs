@@ -1,4 +1,4 @@
-//! Commands, the queue, and the life of a turn.
+//! Commands, the queue of runs, and the lifecycle of a turn.
 
 use super::ask::MESSAGE_BYTES_MAX;
 use super::input::{Answered, Command, Keyed, Ticket};
@@ -101,10 +101,10 @@ impl Actor {
         Ok(())
     }
 
-    /// Whether a text fits into a prompt.
+    /// Checks that a text fits into a prompt.
     ///
     /// # Errors
-    /// `ACP_LIMIT_REACHED`.
+    /// `ACP_LIMIT_REACHED` if the text is too long.
     pub(super) fn check_size(&self, text: &str) -> Result<(), Failure> {
         if text.len() > self.limits.prompt_bytes_max {
             let max = self.limits.prompt_bytes_max;
@@ -116,7 +116,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Whether the agent had a conversation, its process is gone, and no other one can go on with it.
+    /// True if the agent had a conversation, its process is gone, and no new process can resume it.
     fn conversation_is_lost(&self) -> bool {
         let alive = self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none());
         self.session.agent_session_id.is_some() && !self.session.resumable && !alive
@@ -151,13 +151,13 @@ impl Actor {
         }
     }
 
-    /// True while the session is created or a prompt waits.
+    /// True while the session is created or a prompt is queued.
     pub(super) fn wants_start(&self) -> bool {
         self.session.state == SessionState::Creating
             || (self.session.state == SessionState::Idle && self.next_prompt().is_some())
     }
 
-    /// Starts the next run if one waits and nothing stands in its way; starts the agent first if need be.
+    /// Starts the next queued run if the session is idle; starts the agent first if necessary.
     pub(super) fn start_next(&mut self, out: &mut Batch) {
         if !self.wants_start() {
             return;
@@ -176,7 +176,7 @@ impl Actor {
             }
             self.start_lease(out);
         }
-        // Not into a lease whose supervisor is away: it may be gone, and then nobody could say what it received.
+        // Wait while the supervisor is away: delivery to a lease that gets lost would be unknown.
         let attached = self.lease.as_ref().is_some_and(|lease| lease.attached);
         if self.session.state != SessionState::Idle || !self.is_ready() || !attached {
             return;
@@ -206,7 +206,7 @@ impl Actor {
         self.runs.iter().position(|run| run.state == RunState::Queued && run.mode == RunMode::Prompt)
     }
 
-    /// Ends a run in whatever way, with the event that says so. For the running one the session goes on.
+    /// Ends a run and appends its final event. If it was the running one, the session becomes idle.
     pub(super) fn end_run(&mut self, run_id: RunId, how: RunEvent, end: RunEnd, out: &mut Batch) {
         let Some(at) = self.runs.iter().position(|run| run.run_id == run_id) else { return };
         let was_running = self.current_id() == Some(run_id);
@@ -251,7 +251,7 @@ impl Actor {
         }
     }
 
-    /// Ends a run whose stop was asked: as cancelled, unless it was to fail (see `ask`).
+    /// Ends a cancelled run: as cancelled, unless it is marked to fail (see `ask`).
     pub(super) fn end_stopped(&mut self, run_id: RunId, out: &mut Batch) {
         match self.doomed() {
             Some(failure) => self.end_run(run_id, RunEvent::Failed, RunEnd::Failed(failure), out),
@@ -259,12 +259,12 @@ impl Actor {
         }
     }
 
-    /// Why the running run fails once its agent has stopped.
+    /// Failure recorded for the running run, to be applied once its agent has stopped.
     pub(super) fn doomed(&self) -> Option<Failure> {
         self.current().and_then(|run| run.error.clone())
     }
 
-    /// Fails everything that waits.
+    /// Fails all queued runs.
     pub(super) fn fail_queue(&mut self, failure: &Failure, out: &mut Batch) {
         let waiting: Vec<RunId> =
             self.runs.iter().filter(|run| run.state == RunState::Queued).map(|run| run.run_id).collect();
@@ -290,21 +290,21 @@ impl Actor {
         Answered::Cancel(cancelled)
     }
 
-    /// Asks the agent to stop the running turn: once; what it waits for is settled as cancelled.
+    /// Asks the agent once to stop the running turn; its open requests are settled as cancelled.
     pub(super) fn cancel_current(&mut self, run_id: RunId, out: &mut Batch) {
         if self.session.state != SessionState::Running {
             return;
         }
         self.session_event(SessionEvent::CancelAsked, out);
         self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
-        // ACP: the cancel first, then `cancelled` for what is still open.
+        // ACP: the cancel first, then `cancelled` for open permission requests.
         let steps = self.link.cancel(run_id);
         self.mark_link();
         self.on_steps(steps, out);
         self.settle_asks(Some(run_id), Without::Cancel, out);
     }
 
-    /// A turn that was given a time is cancelled when that is over (see `agent`).
+    /// Arms the time limit of the running turn (handled in `agent`).
     pub(super) fn watch_turn(&mut self) {
         let seconds = self.session.options.timeout_s;
         let limit_ms = seconds.map_or(self.limits.turn_ms, |seconds| seconds.saturating_mul(1_000));
@@ -312,8 +312,8 @@ impl Actor {
         self.timers.turn_ms = started.filter(|_| limit_ms > 0).map(|at| at.saturating_add(limit_ms));
     }
 
-    /// Moves the session along its table. Every caller asks for what its own condition allows: a pair that is not
-    /// in the table changes nothing, and is an error in the log.
+    /// Applies an event to the session's state. Callers check the state first: a pair that the transition
+    /// table lacks changes nothing and is logged as an error.
     pub(super) fn session_event(&mut self, event: SessionEvent, out: &mut Batch) {
         let from = self.session.state;
         let Ok(to) = from.on(event) else {
@@ -327,16 +327,16 @@ impl Actor {
     }
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug, Clone)]
 pub(super) enum RunEnd {
     /// With a stop reason.
     Stopped {
-        /// ACP's, or ours.
+        /// Stop reason of ACP, or one of the gateway's own.
         stop_reason: String,
-        /// Token counts as the agent gave them.
+        /// Token counts as reported by the agent.
         usage: Option<serde_json::Value>,
-        /// The result as received, JSON text.
+        /// Result as received, JSON text.
         result: Option<String>,
     },
     /// With a failure.
@@ -349,7 +349,7 @@ impl RunEnd {
     }
 }
 
-/// How long a text is as a string of JSON.
+/// Length of a text as a JSON string, in bytes; a lower bound for short texts.
 fn json_len(text: &str) -> usize {
     if text.len() * 6 < MESSAGE_BYTES_MAX {
         return text.len();

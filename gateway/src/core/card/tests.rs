@@ -36,12 +36,12 @@ fn row(session_seq: u64, kind: EventKind, payload: Value) -> EventRow {
     }
 }
 
-/// A card in a channel, with a clock that goes as it is told.
+/// Card in a channel, with a controlled clock.
 struct Scene {
     card: Card,
     now: u64,
     seq: u64,
-    /// What was done, and when.
+    /// Acts with their times.
     done: Vec<(u64, Act)>,
 }
 
@@ -67,7 +67,7 @@ impl Scene {
         )
     }
 
-    /// Lets time pass; everything that falls due in it is shown at once.
+    /// Advances the clock; all acts that fall due succeed at once.
     fn wait(&mut self, ms: u64) -> &mut Self {
         self.wait_with(ms, |_| Came::Shown { message_id: "m".to_owned() })
     }
@@ -163,7 +163,7 @@ fn the_first_line_says_what_goes_on() {
     assert_eq!(it.card.fold(), Some(folded));
 }
 
-/// Of two questions one is answered: the agent still waits for a person, and no sign of work is shown.
+/// With one of two questions answered, the agent still waits for a person, and no activity is shown.
 #[test]
 fn who_waits_for_a_person_does_not_work() {
     let mut it = Scene::new(true);
@@ -244,7 +244,7 @@ fn c07_where_nothing_can_be_changed_lines_are_messages_and_text_is_not_repeated(
     let numbers: Vec<&Act> = it.done.iter().map(|(_, act)| act).collect();
     assert!(matches!(numbers[..], [Act::Post { number: 0, .. }, Act::Post { number: 1, .. }]), "{numbers:?}");
     assert_eq!(it.card.fold(), None);
-    // Whoever goes on after a restart does not say the lines again.
+    // After a restart, the lines are not posted again.
     let mut again = Card::new(style(), PACE, false, Some(it.card.known().clone()), 0);
     again.push(0, &row(2, EventKind::ToolCall, json!({"toolCallId": "a", "title": "a"})));
     assert_eq!(again.due_at(), None);
@@ -258,7 +258,7 @@ fn what_was_not_shown_is_tried_again_with_the_newest_text() {
     assert_eq!(it.done.len(), 1);
     it.wait(1);
     assert_eq!(it.texts()[1], (8_000, "Working\n\nOne. Two."));
-    // The first one may be the message that is there after all.
+    // The first attempt may have been posted after all, so its number is reused.
     assert!(matches!(it.done[1].1, Act::Post { number: 0, .. }));
     it.wait(5_000);
     assert!(
@@ -267,7 +267,7 @@ fn what_was_not_shown_is_tried_again_with_the_newest_text() {
         it.done
     );
     assert_eq!(it.done.len(), 3);
-    // Pauses grow.
+    // The retry delay grows.
     for _ in 0..4 {
         it.say("More. ").wait_with(120_000, |_| Came::Later { after_ms: None });
     }
@@ -278,7 +278,7 @@ fn what_was_not_shown_is_tried_again_with_the_newest_text() {
     assert_eq!(it.card.due_at(), None);
 }
 
-/// After a crash the card is made from the same rows: it says the same.
+/// After a crash, the card is rebuilt from the same rows and has the same text.
 #[test]
 fn a_card_that_is_made_again_says_the_same() {
     let mut it = Scene::new(true);
@@ -291,7 +291,8 @@ fn a_card_that_is_made_again_says_the_same() {
     assert!(matches!(again.done[0].1, Act::Edit { .. }), "{:?}", again.done);
 }
 
-/// Whoever was about to send it may have sent it, with an older text: it is sent under the same number and changed.
+/// A crashed process may have posted the card with an older text: it is posted under the same number and then
+/// edited.
 #[test]
 fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
     let known = Known { message_id: None, number: 0, through: 0, posted_at_ms: None };
@@ -301,7 +302,7 @@ fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
     assert!(matches!(it.done[0].1, Act::Post { number: 0, .. }), "{:?}", it.done);
     assert!(matches!(&it.done[1].1, Act::Edit { text, .. } if text == "Working\n\nOne."), "{:?}", it.done);
     assert_eq!(it.done.len(), 2);
-    // The run is over by then: it is looked for, and folded.
+    // The run has ended by then: the card is searched for, and folded.
     let known = Known { message_id: None, number: 0, through: 0, posted_at_ms: None };
     let mut card = Card::new(style(), PACE, true, Some(known), 0);
     card.push(0, &row(1, EventKind::Done, json!({"stop_reason": "end_turn"})));
@@ -311,8 +312,8 @@ fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
 }
 
 proptest! {
-    /// Whatever comes and whatever becomes of it: an interval between two changes, nothing too long, and in the end,
-    /// when nothing more fails and there is an end of a sentence, everything is shown.
+    /// For all inputs and outcomes: edits keep their interval, texts keep their limit, and once no attempt
+    /// fails any more, everything up to the last complete sentence is shown.
     #[test]
     fn c01_any_run_is_shown_in_bounds(
         steps in prop::collection::vec((0u8..5, "[a-z .\n`é]{0,40}", 0u64..3_000, 0u8..8), 0..40),

@@ -1,71 +1,72 @@
-//! Who may do what. Source: openclaw.md §2 "Authorization": everything but looking needs the owner or an operator,
-//! and what speaks from inside of a sandbox never spawns.
+//! Authorization of commands. Source: openclaw.md §2 "Authorization": everything except reading requires the
+//! owner or an operator, and a requester inside a sandbox never spawns.
 //!
-//! A session belongs to whoever was first bound to it, which is who spawned it, and to whoever is bound to it now. The
-//! operator is who runs the gateway; which of a channel's people that is, the channel says
-//! ([`crate::channel::Channel::standing`]). No source document has a key for further administrators, so there is none.
+//! Owners of a session are the person who spawned it (the first one bound to it) and everyone bound to it
+//! now. The operator runs the gateway; each channel decides who of its users that is
+//! ([`crate::channel::Channel::standing`]). No source document has a key for further administrators, so none
+//! exists.
 
 use super::{Act, Command};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
 
-/// Whom a binding belongs to that no person made; everybody may change it and take its place.
+/// Creator name of bindings that no person made; everybody may change and replace these.
 pub(crate) const SYSTEM: &str = "system";
 
-/// What somebody may do beyond what is theirs.
+/// Rights of a requester beyond their own sessions and bindings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// Runs the gateway: everything.
+    /// Runs the gateway; may do everything.
     Operator,
-    /// A person of the channel: nothing.
+    /// User of the channel; no further rights.
     Person,
-    /// Speaks from inside of a sandbox: nothing, and may not spawn.
+    /// Runs inside a sandbox; no further rights, and may not spawn.
     Sandboxed,
 }
 
-/// What somebody may answer of what agents ask.
+/// Permission requests that a requester may answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approves {
-    /// What the agents of their own sessions ask.
+    /// Requests of agents in their own sessions.
     #[default]
     Own,
-    /// What any agent asks.
+    /// Requests of any agent.
     All,
-    /// Nothing, not even what their own agents ask.
+    /// None, not even those of their own agents.
     Nothing,
 }
 
-/// Who asks.
+/// Sender of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requester<'a> {
-    /// The name that the channel vouches for; empty when it knows none, and then nothing is theirs.
+    /// Name verified by the channel; empty if unknown, in which case the requester owns nothing.
     pub(crate) name: &'a str,
-    /// What they may do beyond what is theirs.
+    /// Rights beyond their own sessions and bindings.
     pub(crate) standing: Standing,
-    /// What they may answer of what agents ask.
+    /// Permission requests that the requester may answer.
     pub(crate) approves: Approves,
 }
 
-/// Whom a command is for.
+/// Requirement of a command on the requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// Everybody; lists show them what is theirs.
+    /// None; lists are limited to the requester's own sessions.
     Anyone,
-    /// Whom the session belongs to.
+    /// Owner of the session.
     Owner,
-    /// Whom the session belongs to, unless the channel says who may answer what agents ask.
+    /// Owner of the session, unless the channel names the approvers.
     Approver,
-    /// Whom the binding belongs to.
+    /// Creator of the binding.
     Binder,
-    /// Whom the session belongs to, and the binding that it takes the place of.
+    /// Owner of the session, and creator of the binding that is replaced.
     Focus,
 }
 
 impl Who {
-    /// For people.
+    /// Description for the manual.
     #[cfg(test)]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -78,17 +79,17 @@ impl Who {
     }
 }
 
-/// Whose things a command is about.
+/// Owners of the session and the bindings that a command concerns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Belongs {
-    /// Whom the session belongs to.
+    /// Owners of the session.
     pub(crate) session: Vec<String>,
-    /// Who made the bindings that are changed.
+    /// Creators of the bindings that change.
     pub(crate) bindings: Vec<String>,
 }
 
 impl Command {
-    /// Whom it is for.
+    /// Requirement on the requester of this command.
     pub(crate) const fn who(&self) -> Who {
         match self {
             Self::On { act, .. } => match act {
@@ -126,12 +127,12 @@ impl Requester<'_> {
         !self.name.is_empty() && self.name == name
     }
 
-    /// Whether something is theirs to see and to act on.
+    /// True if the requester owns something with these owners, or is the operator.
     pub(crate) fn owns(&self, owners: &[String]) -> bool {
         self.standing == Standing::Operator || owners.iter().any(|owner| self.is(owner))
     }
 
-    /// Whether they may start a session.
+    /// Checks that the requester may start a session.
     ///
     /// # Errors
     /// `ACP_NOT_OWNER` with the detail `SANDBOXED`.
@@ -143,10 +144,10 @@ impl Requester<'_> {
         Ok(())
     }
 
-    /// Whether they may do something of that kind with these things.
+    /// Checks that the requester meets a command's requirement.
     ///
     /// # Errors
-    /// `ACP_NOT_OWNER`; with the detail `BOUND_BY_OTHER` where it is the binding that is not theirs.
+    /// `ACP_NOT_OWNER`; with the detail `BOUND_BY_OTHER` if only the binding belongs to another person.
     pub(crate) fn may(&self, who: Who, belongs: &Belongs) -> Result<(), Failure> {
         let of_session = self.owns(&belongs.session);
         let of_others = belongs.bindings.iter().any(|by| !self.is(by) && by != SYSTEM);

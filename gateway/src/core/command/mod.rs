@@ -1,9 +1,10 @@
-//! The grammar of what a person types at the gateway rather than at the agent: `/acp …`, `/focus`, `/unfocus`,
-//! `/agents`, `/session …`. Source: openclaw.md §2, seed 000 "Command and UX plan".
+//! Grammar of the commands that people send to the gateway instead of the agent: `/acp …`, `/focus`,
+//! `/unfocus`, `/agents`, `/session …`. Source: openclaw.md §2, seed 000 "Command and UX plan".
 //!
-//! What starts like a gateway command never reaches the agent: one that is not understood is answered with how it is
-//! used, an unknown one with help. Each command is one row of [`verbs::ROWS`], which is its grammar, its line of help
-//! and its row in the manual. Which session is meant is decided in [`target`], who may do it in [`gate`].
+//! A message that starts like a gateway command never reaches the agent: a malformed command is answered with
+//! its usage, an unknown one with the help. Each command is one row of [`verbs::ROWS`], which holds its
+//! grammar, its help line and its row in the manual. [`target`] resolves the session, [`gate`] checks
+//! authorization.
 
 pub(crate) mod gate;
 mod read;
@@ -20,139 +21,139 @@ use crate::core::rows::{PermissionMode, SessionMode, Verbosity};
 use crate::core::session::Ending;
 use acp_shared::ids::{AgentName, RunId};
 
-/// What a person wants of the gateway.
+/// Command of a person to the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// A new session.
+    /// Start a session.
     Spawn(SpawnArgs),
-    /// Something about one session.
+    /// Act on one session.
     On {
-        /// Which session, in the person's words; `None` means the one of this conversation.
+        /// Session as named by the person; `None` for the session of this conversation.
         target: Option<String>,
-        /// What.
+        /// Requested action.
         act: Act,
     },
     /// List the sessions.
     Sessions,
-    /// List what runs, and where it is bound.
+    /// List running agents and their bindings.
     Agents,
-    /// Say how the gateway is.
+    /// Report the health of the gateway.
     Doctor,
-    /// Say how a backend and agents are set up.
+    /// Explain the setup of a backend and agents.
     Install,
-    /// Say what there is.
+    /// List the commands.
     Help,
     /// Bind this conversation to a session.
     Focus(String),
     /// Unbind this conversation.
     Unfocus,
-    /// Show a window of the session's bindings, or change it.
+    /// Show or change a timeout of the session's bindings.
     Window {
-        /// Which session, in the person's words; `None` means the one of this conversation.
+        /// Session as named by the person; `None` for the session of this conversation.
         target: Option<String>,
-        /// Which window.
+        /// Timeout to show or change.
         window: Window,
-        /// The new one in milliseconds; `Some(None)` takes it away, `None` only shows.
+        /// New value in milliseconds; `Some(None)` removes the timeout, `None` only shows it.
         change: Option<Option<u64>>,
     },
-    /// Show how much this conversation is told of a turn, or change it.
+    /// Show or change the verbosity of this conversation.
     Verbosity {
-        /// The new one; `Some(None)` is what the configuration says, `None` only shows.
+        /// New value; `Some(None)` restores the configured one, `None` only shows it.
         change: Option<Option<Verbosity>>,
     },
-    /// It was a command, but not one that can be understood.
+    /// Malformed or unknown command.
     Misused {
-        /// What is wrong with it.
+        /// Description of the mistake.
         why: String,
-        /// How the command is used; `None` for one that there is not.
+        /// Row of the command; `None` if the command is unknown.
         usage: Option<&'static verbs::Row>,
     },
 }
 
-/// What can be asked of one session.
+/// Action on one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Stop the running turn.
     Cancel,
-    /// Stop this run and no other one.
+    /// Stop this run only.
     CancelRun(RunId),
-    /// Take this run out of the queue.
+    /// Remove this run from the queue.
     Drop(RunId),
-    /// Say what waits in this run into the running turn.
+    /// Steer the running turn with the text of this queued run.
     SteerRun(RunId),
-    /// A word into the running turn.
+    /// Steer the running turn with a text.
     Steer(String),
     /// End the session.
     Close {
-        /// In which way.
+        /// Kind of ending.
         ending: Ending,
-        /// Whether the agent shall forget the conversation.
+        /// True if the agent is asked to delete the conversation.
         discard: bool,
     },
-    /// Start the agent's conversation anew.
+    /// Start a new conversation with the agent.
     New,
-    /// Say what it is and does.
+    /// Show the state of the session.
     Status,
     /// Change one of its settings.
     Set(Setting),
-    /// List what the agent waits for.
+    /// List pending permission requests.
     Permissions,
-    /// Answer a pending permission.
+    /// Answer a pending permission request.
     Answer(AnswerArgs),
 }
 
 /// Arguments of `/acp spawn`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SpawnArgs {
-    /// Which agent; `None` takes the default.
+    /// Name of the agent; `None` for the default agent.
     pub(crate) agent: Option<AgentName>,
     /// Working directory.
     pub(crate) cwd: Option<String>,
-    /// What people call it.
+    /// Label of the session.
     pub(crate) label: Option<String>,
-    /// How long it is meant to live.
+    /// Intended lifetime.
     pub(crate) mode: Option<SessionMode>,
-    /// What happens when the agent asks.
+    /// Handling of permission requests.
     pub(crate) permission: Option<PermissionMode>,
-    /// Where it is bound.
+    /// Conversation to bind.
     pub(crate) place: Place,
 }
 
-/// Where a new session is bound.
+/// Conversation to bind to a new session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In a thread of its own where the channel has threads, or else here. A conversation of the console is what a
-    /// thread is elsewhere, so there it is bound here.
+    /// A new thread if the channel supports threads, otherwise this conversation. A console conversation
+    /// corresponds to a thread elsewhere, so it is bound itself.
     #[default]
     Auto,
-    /// In this conversation.
+    /// This conversation.
     Here,
-    /// Nowhere.
+    /// No conversation.
     Off,
 }
 
-/// Which way a permission is answered.
+/// Answer to a permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The agent's option that allows, once where there is a choice.
+    /// The agent's option that allows; the one-time option if both are offered.
     Allow,
-    /// The agent's option that refuses, once where there is a choice.
+    /// The agent's option that refuses; the one-time option if both are offered.
     Deny,
-    /// The option of this number (from 1) or id.
+    /// The option with this number (from 1) or id.
     Option(String),
 }
 
 /// Arguments of `/acp allow`, `deny` and `answer`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AnswerArgs {
-    /// Which permission; `None` means the only one that is pending.
+    /// Permission request to answer; `None` for the only pending one.
     pub(crate) permission: Option<String>,
-    /// Which way.
+    /// Requested answer.
     pub(crate) verdict: Verdict,
 }
 
 impl Act {
-    /// Whether it changes anything: then it is done once, whatever the channel repeats.
+    /// True for an action that changes something; repeated deliveries of such a command are deduplicated.
     pub(crate) const fn changes(&self) -> bool {
         match self {
             Self::Cancel
@@ -170,8 +171,8 @@ impl Act {
 }
 
 impl Command {
-    /// Whether what it says is for whoever asks alone, where the channel can do that: it looks, or what it does is
-    /// seen elsewhere.
+    /// True if the reply is shown to the requester only, if the channel supports this: the command only
+    /// reads, or its effect is visible elsewhere.
     pub(crate) const fn is_private(&self) -> bool {
         match self {
             Self::Spawn(_)
@@ -201,7 +202,7 @@ impl Command {
     }
 }
 
-/// Reads a message: `None` when it is for the agent.
+/// Parses a message; `None` if it is not a gateway command and goes to the agent.
 pub(crate) fn parse(text: &str) -> Option<Command> {
     let (head, rest) = cut(text);
     let head = head.to_ascii_lowercase();
@@ -228,7 +229,7 @@ pub(crate) fn parse(text: &str) -> Option<Command> {
     Some(read.unwrap_or_else(|why| Command::Misused { why, usage: Some(row) }))
 }
 
-/// The first word, and the rest as it was typed.
+/// Splits off the first word and returns the rest as typed.
 fn cut(text: &str) -> (&str, &str) {
     let text = text.trim();
     let (first, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));

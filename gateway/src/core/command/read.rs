@@ -1,4 +1,4 @@
-//! The grammar of each command: what follows it, read into a value. Errors are sentences for people.
+//! Parser of each command's arguments. Errors are sentences for people.
 #![deny(clippy::indexing_slicing)]
 
 use super::words::{Flag, Given, plain, shown};
@@ -26,7 +26,7 @@ fn given(args: &str) -> Result<Given, String> {
     Given::read(args, &[SESSION])
 }
 
-/// The session that is meant: what is left of the words, or the flag, not both.
+/// Returns the named session: the remaining words or the flag, but not both.
 fn target(given: &Given, words: &[String]) -> Result<Option<String>, String> {
     let said = words.join(" ");
     match (said.is_empty(), given.value("session")) {
@@ -40,13 +40,13 @@ fn alone(args: &str, command: Command) -> Read {
     if args.is_empty() { Ok(command) } else { Err(format!("It takes nothing; {} is too much.", shown(args))) }
 }
 
-/// Of a session, and nothing else.
+/// Parses a command whose only argument is the session.
 fn on(args: &str, act: Act) -> Read {
     let given = given(args)?;
     Ok(Command::On { target: target(&given, &given.words)?, act })
 }
 
-/// A value, then perhaps the session.
+/// Parses a command whose arguments are a value and optionally the session.
 fn value(args: &str, what: &str, act: impl FnOnce(&str) -> Result<Act, String>) -> Read {
     let given = given(args)?;
     let Some((value, rest)) = given.words.split_first() else { return Err(format!("It wants {what}.")) };
@@ -112,7 +112,7 @@ pub(super) fn reset_options(args: &str) -> Read {
 }
 
 pub(super) fn steer(args: &str) -> Read {
-    // The text as it is: quotes in it are the person's own.
+    // The text as typed: quotes belong to the text.
     let (given, text) = Given::before_text(args, &[SESSION, RUN])?;
     if let Some(id) = given.value("run") {
         let what =

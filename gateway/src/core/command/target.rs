@@ -1,6 +1,6 @@
-//! Which session a command means: what the person named, or else what this conversation is bound to, or else the
-//! session that asks. Nothing is guessed: what fits several, and what fits none, is an error that says so.
-//! Source: openclaw.md §2 "Target resolution".
+//! Resolution of a command's session: the one named by the person, otherwise the one bound to this
+//! conversation, otherwise the requesting session. An ambiguous or unknown name is an error; there is no
+//! guessing. Source: openclaw.md §2 "Target resolution".
 
 use super::words::shown;
 use crate::core::route::Route;
@@ -8,31 +8,31 @@ use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 
-/// The least that the beginning of an id may have, in characters.
+/// Minimum length of an id prefix, in characters.
 const PREFIX_CHARS_MIN: usize = 4;
-/// How many sessions are named when several fit.
+/// Maximum number of sessions listed in the error for an ambiguous name.
 const NAMED_MAX: usize = 5;
 
-/// A session that may be meant.
+/// Session that a name may refer to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Its key.
+    /// Key of the session.
     pub(crate) session_key: SessionKey,
     /// The agent's own id of the conversation, once it has one.
     pub(crate) agent_session_id: Option<String>,
-    /// What a person called it.
+    /// Label given by a person.
     pub(crate) label: Option<String>,
 }
 
 impl Candidate {
-    /// The last part of the key, which no other session of this gateway has.
+    /// Last part of the key, unique within this gateway.
     fn id(&self) -> &str {
         let key = self.session_key.as_str();
         key.rsplit_once(':').map_or(key, |(_, id)| id)
     }
 }
 
-/// How a name may fit, the best way first: the first way in which it fits any session decides.
+/// Ways to match a name, in order of precedence: the first one that matches any session decides.
 const WAYS: [fn(&Candidate, &str) -> bool; 5] = [
     |it, name| it.session_key.as_str() == name,
     |it, name| it.session_key.as_str().eq_ignore_ascii_case(name),
@@ -44,10 +44,10 @@ const WAYS: [fn(&Candidate, &str) -> bool; 5] = [
     },
 ];
 
-/// The session of that name: its key, its id or the agent's, its label, or the beginning of its id.
+/// Finds a session by key, id, the agent's conversation id, label, or prefix of the id.
 ///
 /// # Errors
-/// `NO_SESSION`; with the detail `SESSION_AMBIGUOUS` when several fit.
+/// `NO_SESSION`; with the detail `SESSION_AMBIGUOUS` if several match.
 pub(crate) fn find(name: &str, candidates: &[Candidate]) -> Result<SessionKey, Failure> {
     for fits in WAYS {
         let mut found: Vec<&SessionKey> =
@@ -70,10 +70,10 @@ pub(crate) fn find(name: &str, candidates: &[Candidate]) -> Result<SessionKey, F
     Err(Failure::new(Code::NoSession, text).origin("client"))
 }
 
-/// The session of a command that names none: the one that the conversation is bound to, or else the one that asks.
+/// Returns the session of an unnamed command: the bound one, otherwise the requesting one.
 ///
 /// # Errors
-/// `ACP_NOT_BOUND`; why the binding does not lead to its session. Then the session that asks is not meant either.
+/// `ACP_NOT_BOUND`; the reason why a binding is refused, without falling back to the requesting session.
 pub(crate) fn unnamed(here: Route, requester: Option<&SessionKey>) -> Result<SessionKey, Failure> {
     match (here, requester) {
         (Route::Bound { session_key, .. }, _) => Ok(session_key),

@@ -1,9 +1,9 @@
-//! Every row of the grammar in good and bad forms, and what is and is not ours.
+//! Valid and invalid forms of every row of the grammar, and texts that are no gateway commands.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use proptest::prelude::*;
 
-/// Whether a command changes anything.
+/// True if the command changes something.
 fn changes(command: &Command) -> bool {
     match command {
         Command::Spawn(_) | Command::Focus(_) | Command::Unfocus => true,
@@ -55,7 +55,7 @@ fn run() -> RunId {
     RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").unwrap()
 }
 
-/// What is typed, and what it means.
+/// Inputs and the expected commands.
 fn good() -> Vec<(&'static str, Command)> {
     let demo = || AgentName::parse("demo").ok();
     let placed = |place| spawn(|args| args.place = place);
@@ -154,7 +154,7 @@ fn good() -> Vec<(&'static str, Command)> {
     ]
 }
 
-/// What is typed, and what is wrong with it.
+/// Invalid inputs and the expected errors.
 const BAD: [(&str, &str); 54] = [
     ("/acp verbosity loud", "\"loud\" is none of full, compact, none, default."),
     ("/acp verbosity full x", "It takes one word; \"x\" is too much."),
@@ -232,7 +232,7 @@ fn e01_every_misuse_is_answered_with_the_usage_of_its_row() {
     }
 }
 
-/// No row without a good and a bad form; help takes anything.
+/// Every row has a valid and an invalid form; help accepts anything.
 #[test]
 fn e01_no_row_is_left_out() {
     for row in &verbs::ROWS {
@@ -283,7 +283,7 @@ fn e05_what_only_looks_like_a_command_is_the_agents() {
     }
 }
 
-/// The row says who may, and so does the command; what changes something is never for everybody but a spawn.
+/// Row and command agree on the requirement; only a spawn changes something without one.
 #[test]
 fn e02_rows_and_commands_agree_on_who_may() {
     for (text, command) in good() {
@@ -302,7 +302,7 @@ fn e02_rows_and_commands_agree_on_who_may() {
     }
 }
 
-/// The manual's table is made of the grammar: `packaging/doc/commands.md`.
+/// The manual's table in `packaging/doc/commands.md` is generated from the grammar.
 #[test]
 fn the_manual_has_every_row() {
     let text = include_str!("../../../../packaging/doc/commands.md");

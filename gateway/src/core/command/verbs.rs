@@ -1,29 +1,29 @@
-//! The commands, one row each: the grammar, the help and the manual are made of it.
+//! Table of commands, one row each: source of the grammar, the help and the manual.
 
 use super::gate::Who;
 use super::{Command, read};
 use std::fmt::Write as _;
 
-/// Reads what follows a command; the error is a sentence about what is wrong with it.
+/// Parses the arguments of a command; the error is a sentence that describes the mistake.
 type Read = fn(&str) -> Result<Command, String>;
 
-/// A command.
+/// Definition of a command.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
-    /// What it begins with, e.g. `/acp`.
+    /// First word, e.g. `/acp`.
     pub(crate) head: &'static str,
-    /// The word after it; empty where the head is the whole command.
+    /// Second word; empty if the first word is the whole command.
     pub(crate) verb: &'static str,
     /// Other spellings of the verb.
     pub(crate) aliases: &'static [&'static str],
-    /// What may follow, for people.
+    /// Arguments, as shown in the usage line.
     pub(crate) takes: &'static str,
-    /// What it does, for people.
+    /// Description, as shown in the help.
     pub(crate) says: &'static str,
-    /// Who may use it, as the manual says it; [`Command::who`] is what decides.
+    /// Requirement on the requester, for the manual; [`Command::who`] is authoritative.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the manual shows it"))]
     pub(crate) who: Who,
-    /// Its grammar.
+    /// Parser of the arguments.
     pub(super) read: Read,
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Row {
 }
 
 impl Row {
-    /// How it is typed.
+    /// Returns the usage line.
     pub(crate) fn usage(&self) -> String {
         let words = [self.head, self.verb, self.takes];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
@@ -63,7 +63,7 @@ const fn acp(verb: &'static str) -> (&'static str, &'static str, &'static [&'sta
     ("/acp", verb, &[])
 }
 
-/// Every command, in the order of the help.
+/// All commands, in the order of the help.
 pub(crate) const ROWS: [Row; 30] = [
     row(
         acp("spawn"),
@@ -207,7 +207,7 @@ pub(crate) const ROWS: [Row; 30] = [
     ),
 ];
 
-/// What is said to whoever asks for help.
+/// Returns the text of `/acp help`.
 pub(crate) fn help() -> String {
     let mut out = String::from("Commands:");
     for row in &ROWS {
@@ -221,7 +221,7 @@ pub(crate) fn help() -> String {
     out
 }
 
-/// What is said about a command that was not understood.
+/// Returns the reply to a malformed command.
 pub(crate) fn misuse(why: &str, usage: Option<&Row>) -> String {
     match usage {
         Some(row) => format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()),
@@ -229,7 +229,7 @@ pub(crate) fn misuse(why: &str, usage: Option<&Row>) -> String {
     }
 }
 
-/// The table of the manual.
+/// Returns the table of the manual.
 #[cfg(test)]
 pub(crate) fn manual() -> String {
     let mut out = String::from("| command | what it does | who may |\n|---|---|---|\n");

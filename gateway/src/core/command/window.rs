@@ -1,17 +1,18 @@
-//! How long a binding lasts, as people say it. Source: openclaw.md §2 "/session idle|max-age".
+//! Parser of time spans for binding timeouts. Source: openclaw.md §2 "/session idle|max-age".
 
 use super::words::shown;
 
-/// The longest window: a year, as in configuration.
+/// Maximum time span: a year, as in configuration.
 const LONGEST_MS: u64 = 365 * 86_400_000;
-/// Words that take a window away.
+/// Words that remove a timeout.
 const OFF: [&str; 5] = ["off", "disable", "disabled", "none", "0"];
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// A time span in milliseconds: `90m`, `1h30m`, `2d`, a bare number of hours; `None` for `off` and the like.
+/// Parses a time span to milliseconds: `90m`, `1h30m`, `2d`, a bare number of hours; `None` for `off` and the
+/// like.
 ///
 /// # Errors
-/// A sentence.
+/// A sentence for the person, if the text is no time span or too long.
 pub(crate) fn parse(text: &str) -> Result<Option<u64>, String> {
     let text = text.trim().to_lowercase();
     if OFF.contains(&text.as_str()) {

@@ -1,24 +1,24 @@
-//! Words of a command: white space, quotes, flags, and what keyboards make of `--` and of `"`.
+//! Tokenizer of commands: white space, quotes, flags, and typographic variants of `--` and `"`.
 
-/// What stands for one plain dash.
+/// Characters accepted as one dash.
 const SHORT: [char; 11] = [
     '-', '\u{058A}', '\u{05BE}', '\u{1400}', '\u{1806}', '\u{2010}', '\u{2011}', '\u{2E17}', '\u{2E1A}',
     '\u{FE63}', '\u{FF0D}',
 ];
-/// What stands for two: keyboards put one of these where somebody typed `--`.
+/// Characters accepted as two dashes: keyboards substitute one of these for a typed `--`.
 const LONG: [char; 15] = [
     '\u{2012}', '\u{2013}', '\u{2014}', '\u{2015}', '\u{2212}', '\u{2E3A}', '\u{2E3B}', '\u{2E40}',
     '\u{2E5D}', '\u{301C}', '\u{3030}', '\u{30A0}', '\u{FE31}', '\u{FE32}', '\u{FE58}',
 ];
-/// Double quotes, as they are and as keyboards bend them.
+/// Double quotes, plain and typographic.
 const DOUBLE: [char; 4] = ['"', '\u{201C}', '\u{201D}', '\u{201E}'];
 
 fn is_dash(c: char) -> bool {
     SHORT.contains(&c) || LONG.contains(&c)
 }
 
-/// What follows the dashes when `word` begins with two of them, or with one that stands for two. Empty for dashes
-/// alone.
+/// Returns the name after the dashes if `word` begins with two dashes or one character that stands for two.
+/// Empty for dashes alone.
 pub(crate) fn flag(word: &str) -> Option<&str> {
     let name = word.trim_start_matches(is_dash);
     let dashes = word.strip_suffix(name)?;
@@ -26,39 +26,39 @@ pub(crate) fn flag(word: &str) -> Option<&str> {
     (weight >= 2).then_some(name)
 }
 
-/// A word of the grammar as it is spelled there: lower case, plain dashes.
+/// Normalises a keyword of the grammar: lower case, plain dashes.
 pub(crate) fn plain(word: &str) -> String {
     word.chars().map(|c| if is_dash(c) { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// A word of the person's, safe to show: short, and on one line.
+/// Quotes a word from a person for display: shortened, and on one line.
 pub(crate) fn shown(word: &str) -> String {
     let head: String = word.chars().take(40).collect();
     format!("{head:?}")
 }
 
-/// Reads one word after the other, and knows what is left as it was typed.
+/// Iterator over words that also gives access to the remaining text as typed.
 #[derive(Debug, Clone)]
 pub(crate) struct Words<'a> {
     rest: &'a str,
 }
 
 impl<'a> Words<'a> {
-    /// Over this text.
+    /// Creates an iterator over `text`.
     pub(crate) const fn new(text: &'a str) -> Self {
         Self { rest: text }
     }
 
-    /// What was not read yet, as it was typed.
+    /// Returns the unread text as typed.
     pub(crate) fn rest(&self) -> &'a str {
         self.rest.trim()
     }
 
-    /// The next word. Quotes keep white space; a backslash outside of single quotes takes the next character as
-    /// it is.
+    /// Returns the next word. Quotes preserve white space; outside of single quotes, a backslash escapes the
+    /// next character.
     ///
     /// # Errors
-    /// A sentence: a quote that is not closed, a backslash with nothing after it.
+    /// A sentence for the person: unclosed quote, or backslash at the end.
     pub(crate) fn next(&mut self) -> Result<Option<String>, String> {
         let text = self.rest.trim_start();
         let mut word: Option<String> = None;
@@ -94,7 +94,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A flag that a command knows.
+/// Flag of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flag {
     /// `--name value` or `--name=value`.
@@ -111,19 +111,19 @@ impl Flag {
     }
 }
 
-/// What a command was given.
+/// Parsed arguments of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Given {
-    /// The words that are no flags, in their order.
+    /// Words that are not flags, in order.
     pub(crate) words: Vec<String>,
     flags: Vec<(&'static str, String)>,
 }
 
 impl Given {
-    /// Reads everything that follows a command. After `--` alone nothing is a flag any more.
+    /// Parses all arguments of a command. A lone `--` ends the flags.
     ///
     /// # Errors
-    /// A sentence: a flag that is not known, given twice, or without its value.
+    /// A sentence for the person: unknown flag, repeated flag, or missing value.
     pub(crate) fn read(text: &str, known: &[Flag]) -> Result<Self, String> {
         let mut out = Self::default();
         let mut words = Words::new(text);
@@ -138,10 +138,10 @@ impl Given {
         Ok(out)
     }
 
-    /// Takes the flags that stand before a text, and leaves the text as it was typed.
+    /// Parses the flags before a text and returns the text as typed.
     ///
     /// # Errors
-    /// As [`Given::read`].
+    /// Same as [`Given::read`].
     pub(crate) fn before_text<'a>(text: &'a str, known: &[Flag]) -> Result<(Self, &'a str), String> {
         let mut out = Self::default();
         let mut words = Words::new(text);
@@ -149,7 +149,7 @@ impl Given {
             let before = words.clone();
             let Some(word) = words.next()? else { break };
             match flag(&word) {
-                // One dash is the text's own.
+                // A single dash belongs to the text.
                 None => return Ok((out, before.rest())),
                 Some("") => break,
                 Some(flag) => out.take_flag(flag, known, &mut words)?,
@@ -185,12 +185,12 @@ impl Given {
         Ok(())
     }
 
-    /// Whether a flag was given.
+    /// True if the flag was given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.flags.iter().any(|(have, _)| *have == name)
     }
 
-    /// The value of a flag, if it was given.
+    /// Returns the value of a flag, if given.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.flags.iter().find(|(have, _)| *have == name).map(|(_, value)| value.as_str())
     }

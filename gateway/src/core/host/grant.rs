@@ -1,4 +1,5 @@
-//! Permissions given in advance, by an answer to the agent's own question or by an earlier answer to the host's.
+//! Permissions granted in advance, by an answer to the agent's own question or by an earlier answer to the
+//! host's.
 
 use super::question::command_line;
 use super::{Effect, Inspection};
@@ -8,25 +9,25 @@ use acp_shared::ids::RunId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Most grants of one session; the oldest go first.
+/// Maximum number of grants of a session; the oldest are dropped first.
 const GRANTS_MAX: usize = 64;
 
-/// A permission that was given in advance.
+/// Permission granted in advance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Grant {
-    /// Each of the targets once, in this run.
+    /// Allows each of the targets once, in this run.
     Once {
         /// The run.
         run_id: RunId,
         /// The targets.
         targets: Vec<GrantTarget>,
     },
-    /// Every effect of this kind, until the permission mode changes.
+    /// Allows every effect of this kind, until the permission mode changes.
     Always(Effect),
 }
 
-/// One file or command that the question about a tool call showed.
+/// File or command that the question about a tool call showed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GrantTarget {
@@ -42,7 +43,7 @@ pub(crate) enum GrantTarget {
 pub(crate) struct Grants(Vec<Grant>);
 
 impl Grants {
-    /// True without any grant.
+    /// True if there are no grants.
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -59,8 +60,8 @@ impl Grants {
         }
     }
 
-    /// Adds the grant of an answer to the agent's own question, from the option's kind and what the question showed of
-    /// the tool call.
+    /// Adds the grant of an answer to the agent's own question, from the option's kind and the targets that
+    /// the question showed.
     pub(crate) fn add_answer(&mut self, run_id: Option<RunId>, option_kind: &str, call: &Value) {
         let targets = shown_targets(call);
         match (option_kind, run_id) {
@@ -79,7 +80,8 @@ impl Grants {
         self.0.retain(|grant| !matches!(grant, Grant::Once { run_id, .. } if *run_id == ended));
     }
 
-    /// True for a request that a grant covers. `found` is the inspected target of a write, `cwd` the session's directory.
+    /// True if a grant covers the request. `found` is the inspected target of a write, `cwd` the session's
+    /// directory.
     pub(crate) fn covers(
         &self,
         run_id: Option<RunId>,
@@ -90,7 +92,7 @@ impl Grants {
         self.find(run_id, wanted, found, cwd).is_some()
     }
 
-    /// Uses up the grant that covers a request; one that holds for the session stays.
+    /// Consumes the grant that covers a request; a grant for the session stays.
     pub(crate) fn consume(
         &mut self,
         run_id: Option<RunId>,
@@ -105,7 +107,7 @@ impl Grants {
         self.0.retain(|grant| !matches!(grant, Grant::Once { targets, .. } if targets.is_empty()));
     }
 
-    /// The grant that covers a request: its index, and for one that is used up the index of its target.
+    /// Finds the grant for a request: the index, and for a one-time grant also the index of the target.
     fn find(
         &self,
         asked_in: Option<RunId>,
@@ -126,9 +128,9 @@ impl Grants {
 }
 
 impl GrantTarget {
-    /// True for a request about this target. Paths count in canonical spelling alone: a link below the root may lead
-    /// elsewhere since the answer. A command counts in the session's directory and without variables alone: no question
-    /// about a tool call shows others.
+    /// True if a request concerns this target. Only canonical paths match, since a link below the root may
+    /// have changed after the answer. Only a command in the session's directory and without variables
+    /// matches, since a question about a tool call shows no others.
     fn is_of(&self, wanted: &Wanted, found: Option<&Inspection>, session_cwd: &str) -> bool {
         match (self, wanted) {
             (Self::File(path), Wanted::FsWrite { .. }) => found.is_some_and(|found| found.path == *path),

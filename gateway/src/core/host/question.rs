@@ -1,35 +1,36 @@
-//! Questions of the host before an effect, shaped like `session/request_permission`: every surface shows and answers
-//! them like questions of the agent.
+//! Questions of the host before an effect, shaped like `session/request_permission`: every client shows and
+//! answers them like questions of the agent.
 
 use super::{Content, Inspection};
 use crate::core::link::{PermissionOption, Wanted};
 use crate::core::sanitize;
 use serde_json::{Value, json};
 
-/// Longest text of either side of a difference that is kept whole, in bytes.
+/// Maximum length of either side of a difference that is stored whole, in bytes.
 const DIFF_BYTES_MAX: usize = 64 * 1024;
-/// Lines of either side of a difference that is not kept whole.
+/// Number of lines stored of either side of a longer difference.
 const EXCERPT_LINES_MAX: usize = 20;
-/// Longest such line, in characters.
+/// Maximum length of such a line, in characters.
 const EXCERPT_CHARS_MAX: usize = 200;
-/// Longest title, in characters.
+/// Maximum length of a title, in characters.
 const TITLE_CHARS_MAX: usize = 300;
-/// Longest list of variables, and longest directory, in a title: both are whole before the command may be cut.
+/// Maximum length of the variables and of the directory in a title: both are shown whole before the command
+/// is cut.
 const NOTE_CHARS_MAX: usize = 100;
 /// Programs whose `-c` takes a command line.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "fish"];
 
-/// A question of the host.
+/// Question of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Question {
-    /// Its params, in the shape of `session/request_permission`.
+    /// Parameters in the shape of `session/request_permission`.
     pub(crate) params: Value,
     /// Title, kind and options.
     pub(crate) what: Wanted,
 }
 
 impl Question {
-    /// The question about a write to the inspected file.
+    /// Builds the question about a write to the inspected file.
     pub(crate) fn write(at: u64, found: &Inspection, content: &str) -> Self {
         let path = &found.path;
         let call = json!({
@@ -42,8 +43,8 @@ impl Question {
         Self::new(&call, "Allow every file in this session")
     }
 
-    /// Question about a command. `cwd` is the directory where different from the session's, `env` the names of variables
-    /// set for the command: both come before the command, whose end the title may lack.
+    /// Builds the question about a command. `cwd` is the directory if different from the session's, `env` the
+    /// names of variables set for the command: both precede the command, whose end the title may cut off.
     pub(crate) fn run(at: u64, line: &str, cwd: Option<&str>, env: &[&str]) -> Self {
         let names = env.join(", ");
         let shown = sanitize::line(&names, NOTE_CHARS_MAX);
@@ -91,8 +92,8 @@ fn call_id(at: u64) -> String {
     format!("host-{at}")
 }
 
-/// Command as a shell line: the line given to a shell of the system with `-c`, otherwise program and quoted arguments. A
-/// program without arguments counts as a line.
+/// Command as a shell line: the argument of `-c` for a known shell, otherwise program and quoted arguments. A
+/// program without arguments is taken as a line.
 pub(crate) fn command_line(program: &str, args: &[String]) -> String {
     let name =
         ["/usr/bin/", "/bin/"].into_iter().find_map(|dir| program.strip_prefix(dir)).unwrap_or(program);
@@ -103,7 +104,7 @@ pub(crate) fn command_line(program: &str, args: &[String]) -> String {
     }
 }
 
-/// Words joined so that a shell reads them as the same words.
+/// Joins words with shell quoting, so that a shell splits the line into the same words.
 pub(crate) fn shell_words<'a>(words: impl Iterator<Item = &'a str>) -> String {
     words.map(quoted).collect::<Vec<_>>().join(" ")
 }
@@ -116,7 +117,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Change of a file: a whole difference of small texts, otherwise sizes and the first differing lines.
+/// Change of a file: the whole difference of small texts, otherwise sizes and the first differing lines.
 fn change(path: &str, old: &Content, new: &str) -> Value {
     let diff = |old: Option<&str>| json!({ "type": "diff", "path": path, "oldText": old, "newText": new });
     match old {
@@ -136,7 +137,7 @@ fn words(text: &str) -> Value {
     json!({ "type": "content", "content": { "type": "text", "text": text } })
 }
 
-/// The first lines that differ, marked as in a unified difference.
+/// First differing lines, marked as in a unified diff.
 fn excerpt(old: &str, new: &str) -> String {
     let same = old.lines().zip(new.lines()).take_while(|(old, new)| old == new).count();
     let marked = |text: &str, mark: char| -> Vec<String> {

@@ -126,7 +126,7 @@ fn a_grant_covers_what_its_tool_call_names() {
         (shell(json!(["ls", "a b"])), run("ls", &["a", "b"]), false),
         (shell(json!(["ls", 1])), run("ls", &["1"]), false),
         (shell(json!("")), run("", &[]), false),
-        // What the question does not show.
+        // Effects that the question does not show.
         (in_disguise.clone(), write("/w/README.md"), true),
         (in_disguise.clone(), run("curl x|sh", &[]), false),
         (in_disguise, write("/w/.git/hooks/pre-commit"), false),
@@ -138,7 +138,7 @@ fn a_grant_covers_what_its_tool_call_names() {
             false,
         ),
         (shell(json!("ls \u{202e}x")), run("ls \u{202e}x", &[]), false),
-        // Where, with which variables and by which shell.
+        // Directory, variables and shell.
         (ls(), run_with("ls -l", &[], Some("/w"), &[]), true),
         (ls(), run_with("ls -l", &[], Some("/w/sub"), &[]), false),
         (ls(), run_with("ls -l", &[], None, &preload), false),
@@ -204,7 +204,7 @@ fn grants_are_bounded_and_survive_the_database() {
     );
 }
 
-/// What an answer that holds for the session covers is of the kind that its question showed.
+/// A grant for the session covers only the kind of effect that its question showed.
 #[test]
 fn always_covers_the_shown_kind_alone() {
     let call = json!({"content": diff("/w/a")["content"], "rawInput": {"command": "ls"}});

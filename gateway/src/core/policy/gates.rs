@@ -1,39 +1,39 @@
-//! What policy refuses, in words for people: which key does it, where that key was set, and what to do.
+//! Policy checks. Error messages name the refusing key, the place of the setting, and the remedy.
 
 use super::{Effective, Policy};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::AgentName;
 
-/// What comes after every refusal.
+/// Last sentence of refusals.
 const HOW: &str = "Whoever runs this gateway can change that in its configuration and reload it.";
 
-/// The detail of a refusal: as many sessions are in use as may be in all.
+/// Detail code of a refusal: the maximum number of sessions is in use.
 pub(crate) const SESSIONS_MAX: &str = "SESSIONS_MAX";
-/// The same, in an account.
+/// Detail code of a refusal: the account's maximum number of sessions is in use.
 pub(crate) const ACCOUNT_SESSIONS_MAX: &str = "ACCOUNT_SESSIONS_MAX";
 
-/// The same: sessions may not be spawned into conversations there.
+/// Detail code of a refusal: sessions may not be spawned into conversations there.
 pub(crate) const SPAWN_NOT_ALLOWED: &str = "SPAWN_NOT_ALLOWED_HERE";
 
-/// Who binds a conversation to a session.
+/// Origin of a request to bind a conversation to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bind {
-    /// A person, to a session that is there.
+    /// A person binds to an existing session.
     Focus,
-    /// A person's spawn.
+    /// A person spawns a session.
     Spawn,
-    /// An agent's own spawn.
+    /// An agent spawns a session.
     #[cfg_attr(not(test), expect(dead_code, reason = "agents cannot spawn sessions yet"))]
     AgentSpawn,
 }
 
-/// How long a new binding lasts; `None` is for ever.
+/// Timeouts of a new binding; `None` for none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BindingWindows {
-    /// Without a word, in milliseconds.
+    /// Idle timeout, in milliseconds.
     pub(crate) idle_ms: Option<u64>,
-    /// In all, in milliseconds.
+    /// Maximum age, in milliseconds.
     pub(crate) max_age_ms: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Policy {
         if self.enabled.value { Ok(()) } else { Err(off()) }
     }
 
-    /// Whether something may be said to an agent.
+    /// Checks that prompts may be sent to an agent.
     ///
     /// # Errors
     /// `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`.
@@ -61,18 +61,20 @@ impl Policy {
         if self.dispatch_enabled.value { Ok(()) } else { Err(off()) }
     }
 
-    /// Whether a session may be spawned, with a first prompt or without.
+    /// Checks that a session may be spawned, with a first prompt or without.
     ///
     /// # Errors
-    /// `ACP_DISABLED`, `ACP_DISPATCH_DISABLED` when there is a prompt.
+    /// `ACP_DISABLED`; `ACP_DISPATCH_DISABLED` if there is a prompt.
     pub(crate) fn may_spawn(&self, prompt: bool) -> Result<(), Failure> {
         if prompt { self.may_prompt() } else { self.on() }
     }
 
-    /// Whether the scope's conversation may be bound to a session, and for how long.
+    /// Checks that the scope's conversation may be bound to a session, and returns the timeouts of the
+    /// binding.
     ///
     /// # Errors
-    /// `ACP_DISABLED`, with the detail `BINDINGS_DISABLED` or `SPAWN_NOT_ALLOWED_HERE` where it is only this.
+    /// `ACP_DISABLED`; with the detail `BINDINGS_DISABLED` or `SPAWN_NOT_ALLOWED_HERE` if only this is
+    /// disabled.
     pub(crate) fn may_bind(&self, who: Bind) -> Result<BindingWindows, Failure> {
         self.on()?;
         let bindings = &self.bindings;
@@ -97,13 +99,13 @@ impl Policy {
         Ok(BindingWindows { idle_ms: bindings.idle_ms.value, max_age_ms: bindings.max_age_ms.value })
     }
 
-    /// Whether a binding that leads nowhere may be removed without a person: only while prompts are routed at all, so
-    /// that a switch that is off takes no binding along.
+    /// True if a stale binding may be removed automatically: only while prompts are routed, so that a
+    /// disabled switch does not cause the loss of bindings.
     pub(crate) fn may_unbind_stale(&self) -> bool {
         self.may_prompt().is_ok() && self.bindings.auto_unbind_stale.value
     }
 
-    /// Whether an agent may be spawned and started.
+    /// Checks that an agent may be spawned and started.
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`.
@@ -122,18 +124,18 @@ impl Policy {
         Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"))
     }
 
-    /// As many sessions are in use as may be in all.
+    /// Error for reaching the maximum number of sessions in use.
     pub(crate) fn at_sessions_max(&self) -> Failure {
         full("sessions are in use", &self.sessions_max, SESSIONS_MAX)
     }
 
-    /// As many sessions are in use as may be in the scope's account.
+    /// Error for reaching the maximum number of sessions in use of the scope's account.
     pub(crate) fn at_account_max(&self) -> Failure {
         let max = self.account_sessions_max.clone().map(Option::unwrap_or_default);
         full("sessions of this account are in use", &max, ACCOUNT_SESSIONS_MAX)
     }
 
-    /// The backend of new sessions is not there.
+    /// Adds how to install the missing backend of new sessions to an error.
     pub(crate) fn without_backend(&self, failure: Failure) -> Failure {
         let how = match &self.install_command.value {
             _ if failure.code != Code::BackendMissing => String::new(),

@@ -1,9 +1,8 @@
-//! What holds for one conversation, account and agent: every effective value with the key that decided it and where
-//! that key was set. Pure, and the only place that knows which level wins: account over channel, over agent and
-//! backend, over what holds in general, over the default.
+//! Effective settings of a conversation, account and agent: each value with the deciding key and the place
+//! where that key was set. Pure, and the only code that knows the precedence: account over channel, over
+//! agent and backend, over general settings, over the default.
 //!
-//! Bounds are not applied here: a number out of its bounds never gets through `config/check`. What is bent here says
-//! so in its note.
+//! Range checks are in `config/check`. A value that is adjusted here has a note about it.
 
 mod gates;
 mod resolve;
@@ -22,19 +21,19 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Whom a question is about. What is `None` is not asked about.
+/// Channel, account and agent for which a policy is resolved. Fields with `None` are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
-    /// The channel, e.g. `console`.
+    /// Name of the channel, e.g. `console`.
     pub(crate) channel: Option<String>,
-    /// The account of that channel.
+    /// Id of the account within the channel.
     pub(crate) account: Option<String>,
-    /// The agent.
+    /// Name of the agent.
     pub(crate) agent: Option<AgentName>,
 }
 
 impl Scope {
-    /// A conversation's channel and account.
+    /// Returns the scope of a conversation: its channel and account.
     pub(crate) fn of(at: Option<&ConversationRef>) -> Self {
         Self {
             channel: at.map(|at| at.channel.clone()),
@@ -43,22 +42,22 @@ impl Scope {
         }
     }
 
-    /// The same, for an agent.
+    /// Returns the same scope with an agent.
     pub(crate) fn with_agent(self, agent: &AgentName) -> Self {
         Self { agent: Some(agent.clone()), ..self }
     }
 }
 
-/// A value, and why it is that one.
+/// Effective value of a setting, with the origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Effective<T> {
-    /// The value.
+    /// Value in effect.
     pub(crate) value: T,
-    /// The key that decided.
+    /// Configuration key that decided.
     pub(crate) key: String,
-    /// Where that key was set.
+    /// Place where that key was set.
     pub(crate) source: Source,
-    /// What was made of the key's own value, if it is not as it was set.
+    /// Difference from the configured value, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
 }
@@ -68,7 +67,7 @@ impl<T> Effective<T> {
         Effective { value: with(self.value), key: self.key, source: self.source, note: self.note }
     }
 
-    /// `acp.enabled = false (/etc/gateway.toml:3)`.
+    /// Formats the key, the value and the source: `acp.enabled = false (/etc/gateway.toml:3)`.
     fn said(&self) -> String
     where
         T: std::fmt::Display,
@@ -77,185 +76,185 @@ impl<T> Effective<T> {
     }
 }
 
-/// Everything that is effective in a [`Scope`]. Times are in milliseconds; a window that is `None` never ends.
+/// All settings in effect in a [`Scope`]. Times are in milliseconds; a timeout of `None` never expires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Policy {
-    /// Whether anything is spawned, bound or said at all.
+    /// Main switch: false disables spawning, binding and prompting.
     pub(crate) enabled: Effective<bool>,
-    /// Whether prompts reach agents.
+    /// True if prompts reach agents.
     pub(crate) dispatch_enabled: Effective<bool>,
     /// Runtime backend of new sessions.
     pub(crate) backend: Effective<String>,
-    /// How that backend is installed.
+    /// Command that installs this backend.
     pub(crate) install_command: Effective<Option<String>>,
-    /// Agent of a spawn that names none.
+    /// Default agent of a spawn.
     pub(crate) default_agent: Effective<Option<AgentName>>,
-    /// Agents that may be spawned; empty is all.
+    /// Agents allowed to be spawned; empty allows all.
     pub(crate) allowed_agents: Effective<Vec<AgentName>>,
-    /// Working directory of a spawn that names none.
+    /// Default working directory of a spawn.
     pub(crate) default_cwd: Effective<Option<PathBuf>>,
-    /// Directories beneath which every session works; empty is all.
+    /// Directories that contain every session's working directory; empty allows all.
     pub(crate) workspace_roots: Effective<Vec<PathBuf>>,
-    /// The same for the agent, within the former.
+    /// Same for the agent, within `workspace_roots`.
     pub(crate) cwd_roots: Effective<Vec<PathBuf>>,
-    /// Variables of the gateway that the agent may see beside the usual ones: of all levels together.
+    /// Environment variables passed to the agent in addition to the usual ones, merged from all levels.
     pub(crate) env_allow: Effective<Vec<String>>,
-    /// Sessions in use in all.
+    /// Maximum number of sessions in use.
     pub(crate) sessions_max: Effective<u64>,
-    /// Sessions in use of the account; `None` is no cap of its own.
+    /// Maximum number of sessions in use of the account; `None` for no separate limit.
     pub(crate) account_sessions_max: Effective<Option<u64>>,
-    /// Runs of one session that have not ended.
+    /// Maximum number of runs of a session that have not ended.
     pub(crate) queue_runs_max: Effective<u64>,
-    /// Bindings of conversations.
+    /// Settings of bindings.
     pub(crate) bindings: Bindings,
-    /// How long what is idle lives.
+    /// Idle timeouts.
     pub(crate) ttl: Ttl,
-    /// Permissions.
+    /// Permission settings.
     pub(crate) permission: Permission,
-    /// Deadlines of the agent's process.
+    /// Time limits of the agent's process.
     pub(crate) agent: AgentTimes,
-    /// How a channel groups what the agent says.
+    /// Grouping and filtering of the agent's output in a channel.
     pub(crate) stream: Stream,
-    /// What happens at the gateway's start.
+    /// Recovery at the gateway's start.
     pub(crate) recovery: Recovery,
-    /// How long answers are kept for a repetition.
+    /// Retention of idempotency records.
     pub(crate) idempotency_ttl_ms: Effective<u64>,
 }
 
 /// See [`Policy::bindings`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Bindings {
-    /// Whether there are any.
+    /// True if conversations may be bound.
     pub(crate) enabled: Effective<bool>,
-    /// A binding ends after this long without a word.
+    /// Idle timeout of a binding.
     pub(crate) idle_ms: Effective<Option<u64>>,
-    /// A binding ends this long after it was made.
+    /// Maximum age of a binding.
     pub(crate) max_age_ms: Effective<Option<u64>>,
-    /// Whether a binding that leads nowhere is removed when somebody speaks there.
+    /// True if a stale binding is removed when a message arrives in its conversation.
     pub(crate) auto_unbind_stale: Effective<bool>,
-    /// Whether `/acp spawn` may bind.
+    /// True if `/acp spawn` may bind.
     pub(crate) spawn_acp_sessions: Effective<bool>,
-    /// Whether an agent's own spawn may bind.
+    /// True if a session spawned by an agent may be bound.
     pub(crate) spawn_subagent_sessions: Effective<bool>,
 }
 
 /// See [`Policy::ttl`]. Source: `min(session ttl, discord thread binding ttl, acp runtime ttl)`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Ttl {
-    /// An idle session is closed.
+    /// Idle time after which a session is closed.
     pub(crate) session_ms: Effective<Option<u64>>,
-    /// An idle agent's process is ended.
+    /// Idle time after which an agent's process is ended.
     pub(crate) runtime_ms: Effective<Option<u64>>,
-    /// The least of the two and of the binding's idle window.
+    /// Minimum of both and of the binding's idle timeout.
     pub(crate) effective_ms: Effective<Option<u64>>,
 }
 
 /// See [`Policy::permission`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Permission {
-    /// What happens when the agent asks.
+    /// Handling of permission requests.
     pub(crate) mode: Effective<PermissionMode>,
-    /// What happens when nobody can be asked.
+    /// Handling of permission requests without a person to ask.
     pub(crate) non_interactive: Effective<NonInteractive>,
-    /// How long a question waits.
+    /// Time limit for an answer; `None` for no limit.
     pub(crate) timeout_ms: Effective<Option<u64>>,
 }
 
 /// See [`Policy::agent`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct AgentTimes {
-    /// How long it may take to open a session.
+    /// Time limit for opening a session.
     pub(crate) init_ms: Effective<u64>,
-    /// From end of file to SIGTERM.
+    /// Time from end of file to SIGTERM.
     pub(crate) eof_ms: Effective<u64>,
-    /// From SIGTERM to SIGKILL.
+    /// Time from SIGTERM to SIGKILL.
     pub(crate) term_ms: Effective<u64>,
-    /// From SIGKILL to naming the survivors.
+    /// Time from SIGKILL to the report of surviving processes.
     pub(crate) kill_ms: Effective<u64>,
 }
 
 /// See [`Policy::stream`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Stream {
-    /// When a conversation sees text.
+    /// Delivery of text during the turn or at its end.
     pub(crate) delivery_mode: Effective<DeliveryMode>,
-    /// Text is shown after this long without more of it.
+    /// Pause in the text after which it is shown.
     pub(crate) coalesce_idle_ms: Effective<u64>,
-    /// Between two changes of a live message.
+    /// Minimum time between two edits of a live message.
     pub(crate) min_interval_ms: Effective<u64>,
-    /// Longest part, in characters.
+    /// Maximum length of a part, in characters.
     pub(crate) max_chunk_chars: Effective<u64>,
-    /// Most characters of a turn.
+    /// Maximum length of a turn's output, in characters.
     pub(crate) max_output_chars: Effective<u64>,
-    /// Longest line about an update, in characters.
+    /// Maximum length of a line about a session update, in characters.
     pub(crate) max_session_update_chars: Effective<u64>,
-    /// Whether the same line is shown once only.
+    /// True if identical lines are shown once.
     pub(crate) repeat_suppression: Effective<bool>,
-    /// What stands where a hidden tool call was.
+    /// Separator in place of a hidden tool call.
     pub(crate) hidden_boundary_separator: Effective<Separator>,
-    /// Which kinds of update are shown; a kind that is not in here is.
+    /// Visibility by kind of update; a kind without an entry is shown.
     pub(crate) tag_visibility: Effective<BTreeMap<String, bool>>,
-    /// What is told as files, where the channel carries files.
+    /// Delivery as files, in channels with support for files.
     pub(crate) files: Files,
 }
 
 /// See [`Stream::files`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Files {
-    /// An answer of more messages than this is its beginning and a file; 0: none is.
+    /// Number of messages above which an answer is sent as its beginning and a file; 0 disables it.
     pub(crate) long_final_parts: Effective<u64>,
-    /// Most bytes of one file.
+    /// Maximum size of a file, in bytes.
     pub(crate) bytes_max: Effective<u64>,
-    /// Whether what a turn changed goes with its answer.
+    /// True if an answer includes the changes of its turn.
     pub(crate) turn_diff: Effective<bool>,
 }
 
 /// See [`Policy::recovery`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Recovery {
-    /// Idle sessions that are taken up at start.
+    /// Number of idle sessions restored at start.
     pub(crate) eager_actors: Effective<u64>,
-    /// When a run that was running is given up.
+    /// Time after which a run whose agent stays out of reach is failed.
     pub(crate) reconcile_running_after_ms: Effective<u64>,
 }
 
-/// Works out everything that is effective in a scope.
+/// Resolves all settings in effect in a scope.
 pub(crate) fn effective(loaded: &Loaded, scope: &Scope) -> Policy {
     resolve::policy(loaded, scope)
 }
 
-/// Works out how a channel groups what the agent says, and nothing else.
+/// Resolves only the settings for an agent's output in a channel.
 pub(crate) fn stream(loaded: &Loaded, scope: &Scope) -> Stream {
     resolve::stream(loaded, scope)
 }
 
-/// The least of several windows, the first one of those that are equal; of none, the last one named.
+/// Returns the smallest timeout, the first of equal ones; the last argument if none is set.
 pub(crate) fn least(windows: [&Effective<Option<u64>>; 3]) -> Effective<Option<u64>> {
     let set = windows.into_iter().filter(|window| window.value.is_some());
     let [_, _, last] = windows;
     set.min_by_key(|window| window.value).unwrap_or(last).clone()
 }
 
-/// One line of what is effective, for people and programs.
+/// One effective setting, for display.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Shown {
-    /// What it is, e.g. `bindings.idle_ms`.
+    /// Name of the setting, e.g. `bindings.idle_ms`.
     pub(crate) setting: String,
-    /// Its value.
+    /// Value in effect, as JSON.
     pub(crate) value: serde_json::Value,
-    /// The key that decided.
+    /// Configuration key that decided.
     pub(crate) key: String,
-    /// Where that key was set.
+    /// Place where that key was set.
     pub(crate) source: String,
-    /// What else must be known.
+    /// Additional remark.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
 }
 
-/// Every effective value, in the order of its name.
+/// Lists all effective settings, sorted by name.
 ///
 /// # Errors
-/// A value cannot be written as JSON: a fault of this program.
+/// A value cannot be serialised as JSON, which is a bug.
 pub(crate) fn shown(policy: &Policy) -> Result<Vec<Shown>, serde_json::Error> {
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
     let mut rows = Vec::new();

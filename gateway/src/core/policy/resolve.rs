@@ -1,4 +1,4 @@
-//! Which level wins.
+//! Precedence of configuration levels.
 
 use super::{
     AgentTimes, Bindings, Effective, Files, Permission, Policy, Recovery, Scope, Stream, Ttl, least,
@@ -10,17 +10,17 @@ use crate::config::{Agent, Backend, DeliveryMode, Separator};
 use crate::core::preset::{DEFAULT, Preset, find};
 use std::collections::BTreeMap;
 
-/// Live text is grouped for this long at least: channels bound how often a message may change.
+/// Minimum grouping time of live text, in milliseconds: channels limit how often a message may be edited.
 pub(crate) const LIVE_COALESCE_MS_MIN: u64 = 750;
-/// From SIGKILL to naming the survivors, in milliseconds.
+/// Time from SIGKILL to the report of surviving processes, in milliseconds.
 const KILL_MS: u64 = 5_000;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
-/// An answer of more messages than this is told as its beginning and a file.
+/// Number of messages above which an answer is sent as its beginning and a file.
 const LONG_FINAL_PARTS: u64 = 5;
-/// Most bytes of a file: what Discord takes without being paid.
+/// Maximum size of a file, in bytes: the limit of Discord without paid upgrades.
 const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
-/// The kinds of update that a conversation does not see unless it is said so, and the one that it sees.
+/// Kinds of update and their default visibility in a conversation.
 const TAGS: [(&str, bool); 14] = [
     ("agent_message_chunk", true),
     ("agent_thought_chunk", false),
@@ -49,7 +49,7 @@ struct Resolver<'a> {
     scope: &'a Scope,
 }
 
-/// The value of a key that is always set, be it by its default.
+/// Effective value of a key that always has a value, possibly its default.
 fn of<T>(loaded: &Loaded, path: &[&str], value: T) -> Effective<T> {
     let path = key(path);
     let source = nearest_source(&path, &loaded.sources);
@@ -61,7 +61,7 @@ impl Resolver<'_> {
         of(self.loaded, &path.split('.').collect::<Vec<_>>(), value)
     }
 
-    /// The first level that sets it, or else the last one.
+    /// Returns the value of the first level that sets one, otherwise `last`.
     fn pick<T>(&self, levels: Vec<(Key, Option<T>)>, last: Effective<T>) -> Effective<T> {
         let found = levels.into_iter().find_map(|(key, value)| Some((key, value?)));
         found.map_or(last, |(key, value)| {
@@ -70,7 +70,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// What the account and the channel of the scope say, the account first.
+    /// Values set by the account and by the channel of the scope, in this order.
     fn bindings_of<T>(
         &self,
         name: &str,
@@ -141,7 +141,7 @@ impl Resolver<'_> {
         Some((name, self.loaded.config.backends.get(name)?))
     }
 
-    /// What the agent's own section and its backend's say, the agent's first.
+    /// Values set by the agent's section and by its backend's section, in this order.
     fn agent_or_backend<T>(
         &self,
         name: &str,
@@ -181,7 +181,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// The lists of all levels together: each level lets more through, none takes away.
+    /// Merges the lists of all levels: each level adds variables, none removes any.
     fn env_allow(&self) -> Effective<Vec<String>> {
         let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
         let mut levels =
@@ -256,7 +256,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// What the account or the channel says about files, or else `last`.
+    /// Value set by the account or the channel for files, otherwise `last`.
     fn of_files<T>(&self, name: &str, get: fn(&FileKeys) -> Option<T>, last: T) -> Effective<T> {
         let channel = self.scope.channel.as_deref().unwrap_or("NAME");
         let account = self.scope.account.as_deref().unwrap_or("ID");
@@ -270,17 +270,17 @@ impl Resolver<'_> {
     }
 }
 
-/// A number of units, 0 being "not set".
+/// Converts a count to its unit; `None` for 0, which means "not set".
 fn set(count: u64, unit: u64) -> Option<u64> {
     (count > 0).then(|| count.saturating_mul(unit))
 }
 
-/// How a channel groups what the agent says.
+/// Resolves the settings for an agent's output in a channel.
 pub(super) fn stream(loaded: &Loaded, scope: &Scope) -> Stream {
     Resolver { loaded, scope }.stream()
 }
 
-/// Everything that is effective in a scope.
+/// Resolves all settings in effect in a scope.
 pub(super) fn policy(loaded: &Loaded, scope: &Scope) -> Policy {
     let it = Resolver { loaded, scope };
     let config = &loaded.config;

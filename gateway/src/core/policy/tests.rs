@@ -1,4 +1,4 @@
-//! Which level wins, as tables over whole values.
+//! Precedence of configuration levels, as tables over whole values.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
@@ -18,14 +18,14 @@ fn scope(channel: &str, account: &str, agent: &str) -> Scope {
     Scope { channel: name(channel), account: name(account), agent: AgentName::parse(agent).ok() }
 }
 
-/// `value | key | source` of one setting.
+/// Formats one setting as `value | key | source`.
 fn line(policy: &Policy, setting: &str) -> String {
     let rows = shown(policy).unwrap();
     let row = rows.iter().find(|row| row.setting == setting).unwrap_or_else(|| panic!("no {setting}"));
     format!("{} | {} | {}", row.value, row.key, row.source)
 }
 
-/// Every level sets it, then the narrowest falls away, one after the other.
+/// Every level sets the value; then the narrowest level is removed, one after the other.
 #[test]
 fn account_over_channel_over_session_over_default() {
     let session = "[session.thread_bindings]\nidle_hours = 3\nmax_age_hours = 30\nenabled = false\n";
@@ -56,7 +56,7 @@ fn account_over_channel_over_session_over_default() {
     null | session.thread_bindings.max_age_hours | default
     true | session.thread_bindings.enabled | default
     ");
-    // Another account of the channel, another channel, and nobody.
+    // Another account of the channel, another channel, and no scope.
     let all = loaded(&[session, channel, account].concat());
     for (at, hours) in [
         (scope("discord", "other", ""), 2),
@@ -69,7 +69,7 @@ fn account_over_channel_over_session_over_default() {
     }
 }
 
-/// A narrower level that says "never" wins over a window of a wider one.
+/// "Never" on a narrower level overrides a timeout on a wider one.
 #[test]
 fn zero_is_a_value_of_its_level() {
     let text =
@@ -180,7 +180,7 @@ fn agent_over_backend_over_the_built_in_table_over_default() {
     "#);
 }
 
-/// Lists of variables add up; each level can only let more through.
+/// Variable lists of all levels are merged; a level can only add variables.
 #[test]
 fn env_allow_is_of_all_levels_together() {
     let text = "[acp]\nenv_allow = [\"A\", \"B\"]\n[backends.direct]\nenv_allow = [\"C\"]\n[agents.demo]\nenv_allow = [\"A\", \"D\"]\n";
@@ -259,7 +259,7 @@ fn tags_have_their_own_visibility() {
     assert_eq!(tags.source, Source::File { path: "/g.toml".into(), line: 3 }, "the first of them by name");
 }
 
-/// Every value that is shown has a key, and one that was set says where.
+/// Every value is listed with its key, and a configured one with its source.
 #[test]
 fn every_effective_value_is_shown_with_its_key() {
     let rows = shown(&effective(&loaded(""), &scope("discord", "main", "demo"))).unwrap();
@@ -273,7 +273,7 @@ fn every_effective_value_is_shown_with_its_key() {
 }
 
 proptest! {
-    /// The effective time is the least of what is set, and names who set it.
+    /// The effective timeout is the minimum of the configured ones, with the key of that one.
     #[test]
     fn the_effective_ttl_is_the_least_that_is_set(
         session in prop::option::of(0_u64..3_000),

@@ -1,7 +1,8 @@
-//! Buttons as data: what a person can say about a message by one click, as the command that they could type.
+//! Buttons as data: a click is equivalent to a command that the person could type.
 //!
-//! A button is nothing but its command, so that it means the same after a restart, whoever clicks it and however
-//! often. What it is about is kept beside the message, so that it loses its buttons once that is over.
+//! A button consists of its command only, so it has the same effect after a restart, for every person and on
+//! every click. The subject of the buttons is stored with the message, so that they can be removed once it is
+//! settled.
 
 use crate::core::link::{PermissionOption, Wanted};
 use crate::core::permission::kind_note;
@@ -13,52 +14,52 @@ use acp_shared::ids::RunId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The longest command of a button, in bytes: chat services keep about 100 characters with a button.
+/// Maximum length of a button's command, in bytes: chat services store about 100 characters with a button.
 pub(crate) const COMMAND_BYTES_MAX: usize = 90;
-/// The longest label of a button, in characters.
+/// Maximum length of a button's label, in characters.
 const LABEL_CHARS_MAX: usize = 80;
 
 /// One button.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
-    /// What a click says, as a person would type it: 90 bytes at most.
+    /// Command sent by a click, as a person would type it; at most 90 bytes.
     pub command: String,
-    /// What it shows.
+    /// Label of the button.
     pub label: String,
-    /// How it looks.
+    /// Appearance of the button.
     pub style: ActionStyle,
 }
 
-/// How a button looks, by what it does.
+/// Appearance of a button, by its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActionStyle {
-    /// What is done most often.
+    /// Most frequent action.
     Primary,
-    /// One of several.
+    /// One of several actions.
     Secondary,
-    /// It allows.
+    /// Allows something.
     Success,
-    /// It refuses, or stops something.
+    /// Refuses or stops something.
     Danger,
 }
 
-/// What a message with buttons is about.
+/// Subject of a message with buttons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum About {
-    /// A permission of this id is asked for.
+    /// Pending permission request with this id.
     Permission(String),
-    /// A run waits in the queue.
+    /// Queued run.
     Queued(RunId),
 }
 
-/// The buttons of a message.
+/// Buttons of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Asks {
-    /// What they are about.
+    /// Subject of the buttons.
     pub(crate) about: About,
-    /// The buttons, in order.
+    /// Buttons in display order.
     pub(crate) actions: Vec<Action>,
 }
 
@@ -69,15 +70,15 @@ fn action(command: String, label: &str, note: &str, style: ActionStyle) -> Optio
     is_usable.then_some(Action { command, label: format!("{label}{note}"), style })
 }
 
-/// What a question, or what became of one, is about; `None` where it has no name.
+/// Subject of a permission request or of its settlement; `None` without a usable id.
 pub(super) fn about(payload: &Value) -> Option<About> {
     let id = payload["permission_id"].as_str();
     let id = id.filter(|id| !id.is_empty() && !id.contains(char::is_whitespace))?;
     Some(About::Permission(id.to_owned()))
 }
 
-/// The agent's own options, in its order, as many as there may be buttons. One that does not fit into a button is
-/// answered by typing; a question without any button is changed all the same once it is over.
+/// Buttons for the agent's options, in its order, up to the maximum. An option that does not fit into a
+/// button is answered by typing; a question without buttons is still edited once it is settled.
 pub(super) fn of_permission(payload: &Value, buttons_max: usize) -> Option<Asks> {
     let about = about(payload)?;
     let About::Permission(id) = &about else { return None };
@@ -99,12 +100,12 @@ pub(super) fn of_permission(payload: &Value, buttons_max: usize) -> Option<Asks>
     Some(Asks { about, actions })
 }
 
-/// The button that stops the turn of a card, and no other one.
+/// Button that stops the turn of a card, and no other turn.
 pub(crate) fn of_card(run_id: RunId) -> Vec<Action> {
     action(format!("/acp cancel --run {run_id}"), "Stop", "", ActionStyle::Danger).into_iter().collect()
 }
 
-/// The buttons of what is said about a message that waits. `may_steer`: it was not meant for the running turn already.
+/// Buttons of the notice about a queued message. `may_steer` is false if it was already meant as a steer.
 pub(crate) fn of_queued(run_id: RunId, may_steer: bool) -> Asks {
     let steer = action(format!("/acp steer --run {run_id}"), "Steer now", "", ActionStyle::Primary);
     let drop = action(format!("/acp drop {run_id}"), "Drop", "", ActionStyle::Secondary);
@@ -114,18 +115,18 @@ pub(crate) fn of_queued(run_id: RunId, may_steer: bool) -> Asks {
     }
 }
 
-/// What became of what a message with buttons is about.
+/// Current state of the subject of a message with buttons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate<'a> {
-    /// The permission, as it is now.
+    /// Current row of the permission request.
     Permission(&'a PermissionRow),
-    /// The run, as it is now.
+    /// Current mode and state of the run.
     Run(RunMode, RunState),
-    /// There is nothing of it.
+    /// The subject no longer exists.
     Gone,
 }
 
-/// What the message says once that is over; `None` while its buttons mean something.
+/// Returns the text of a message after its subject was settled; `None` while the buttons are still valid.
 pub(crate) fn amended(text: &str, fate: Fate<'_>, is_markdown: bool) -> Option<String> {
     let end = match fate {
         Fate::Permission(row) => match row.state {
@@ -146,7 +147,7 @@ pub(crate) fn amended(text: &str, fate: Fate<'_>, is_markdown: bool) -> Option<S
     Some(format!("{}\n{end}", without_waiting(text)))
 }
 
-/// Who settled a permission, and how.
+/// Describes by whom and how a permission request was settled.
 pub(crate) fn settled_line(row: &PermissionRow, is_markdown: bool) -> String {
     let options: &[PermissionOption] = match &row.ask.what {
         Wanted::Permission { options, .. } => options,

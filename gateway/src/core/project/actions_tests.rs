@@ -13,7 +13,8 @@ fn action_of(command: &str, label: &str, style: ActionStyle) -> Action {
     Action { command: command.to_owned(), label: label.to_owned(), style }
 }
 
-/// The agent's own options, in its order: the command is what a person would type, the kind decides the look.
+/// Buttons follow the agent's options in order: the command is what a person would type, the kind decides the
+/// style.
 #[test]
 fn a_permission_has_the_agents_options_as_buttons() {
     let lease = LeaseId::mint();
@@ -54,7 +55,7 @@ fn a_permission_has_the_agents_options_as_buttons() {
     }
 }
 
-/// It is about its permission all the same, so that it is changed once that is over.
+/// Such a message still has its permission as subject, so that it is edited once this is settled.
 #[test]
 fn what_fits_into_no_button_is_answered_by_typing() {
     let options = json!({"options": [{"optionId": "a", "name": "Allow"}]});
@@ -74,7 +75,7 @@ fn what_fits_into_no_button_is_answered_by_typing() {
     }
 }
 
-/// An old button means the run that it was made for.
+/// A button refers to the run it was created for.
 #[test]
 fn the_buttons_of_a_card_and_of_what_waits_name_their_run() {
     let (run, id) = (run_id(), run_id().to_string());
@@ -85,7 +86,7 @@ fn the_buttons_of_a_card_and_of_what_waits_name_their_run() {
     assert_eq!(of_queued(run, false).actions, [drop]);
 }
 
-/// What stands behind every button is a command that the grammar knows.
+/// The command of every button is valid in the grammar.
 #[test]
 fn every_button_is_a_command() {
     use crate::core::command::{Act, Command, parse};

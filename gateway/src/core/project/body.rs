@@ -1,4 +1,4 @@
-//! What a run shows of itself: its text with the lines about updates where they happened, up to a bound.
+//! Visible output of a run: its text, interleaved with lines about updates, up to a maximum length.
 
 use crate::config::Separator;
 use crate::core::event::EventKind;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const THOUGHT: &str = "agent_thought_chunk";
 
-/// What stands at the end.
+/// Kind of the last visible item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
     Nothing,
@@ -19,7 +19,7 @@ enum Last {
     Line,
 }
 
-/// What a run shows, as its rows come.
+/// Visible output of a run, built row by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Body {
     style: Style,
@@ -28,15 +28,15 @@ pub(crate) struct Body {
     is_cut: bool,
     is_text_hidden: bool,
     last: Last,
-    /// A tool call that is not shown stands between the last text and what comes.
+    /// True if a hidden tool call separates the last text from the next one.
     is_boundary: bool,
-    /// What the agent is thinking: one line when it has thought.
+    /// Text of the current thought, shown as one line when it ends.
     thought: String,
     lines: Lines,
 }
 
 impl Body {
-    /// Of a run, told in this style.
+    /// Creates the empty output of a run in this style.
     pub(crate) fn new(style: Style) -> Self {
         Self {
             style,
@@ -51,12 +51,12 @@ impl Body {
         }
     }
 
-    /// Takes the next row of the run, in order. The lines that it gave, if it gave any.
+    /// Adds the next row of the run, in order. Returns the lines that it produced, if any.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) -> Option<String> {
         if DIGESTED.contains(&kind) { self.take(kind, &parse(payload)) } else { None }
     }
 
-    /// The same of a row whose payload was read.
+    /// Same as `add`, for a parsed payload.
     pub(super) fn take(&mut self, kind: EventKind, update: &Value) -> Option<String> {
         if !DIGESTED.contains(&kind) {
             return None;
@@ -87,37 +87,37 @@ impl Body {
         thought.into_iter().chain(line).reduce(|thought, line| format!("{thought}\n{line}"))
     }
 
-    /// Text of the agent that is shown, with the lines, and nothing of what is not complete.
+    /// Visible text and lines, without an unfinished thought.
     pub(crate) fn text(&self) -> &str {
         &self.out
     }
 
-    /// Whether text of the agent stands at the end, so that it may go on in the middle of a phrase.
+    /// True if the agent's text is last, so that the next chunk may continue in the middle of a phrase.
     pub(crate) fn ends_in_text(&self) -> bool {
         self.last == Last::Text
     }
 
-    /// Whether there was more than is shown.
+    /// True if output beyond the maximum length was dropped.
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Whether the agent said something that is not shown because text is not.
+    /// True if the agent sent text that is hidden by the settings.
     pub(crate) const fn is_text_hidden(&self) -> bool {
         self.is_text_hidden
     }
 
-    /// How many tool calls there were.
+    /// Number of tool calls.
     pub(crate) fn tools(&self) -> usize {
         self.lines.tools()
     }
 
-    /// The tool calls in a few words; nothing without them.
+    /// Short summary of the tool calls; `None` if there are none.
     pub(crate) fn summary(&self) -> Option<String> {
         self.lines.summary()
     }
 
-    /// The thought that was not followed by anything yet becomes a line.
+    /// Turns an unfinished thought into a line.
     pub(crate) fn end_thought(&mut self) -> Option<String> {
         let thought = std::mem::take(&mut self.thought);
         let thought = thought.trim();
@@ -129,14 +129,14 @@ impl Body {
         Some(line)
     }
 
-    /// Forgets the start of what is shown, down to about `bytes` of its end.
+    /// Drops the beginning of the output, down to about `bytes` from its end.
     pub(crate) fn keep_end(&mut self, bytes: usize) {
         self.out = resumed_from(&self.out, self.out.len().saturating_sub(bytes), self.style.limit);
     }
 
     fn add_thought(&mut self, text: &str) {
         if self.style.shows(THOUGHT) {
-            // More than a line holds is not kept.
+            // Store no more than fits into a line.
             let room = (self.style.line_chars_max + 1).saturating_sub(self.thought.chars().count());
             self.thought.push_str(head(text, room));
         }
@@ -180,7 +180,7 @@ impl Body {
         self.is_boundary = false;
     }
 
-    /// What must be added so that what comes is apart from what is there.
+    /// Returns the text to insert so that `separator` divides the existing output from `next`.
     fn gap(&self, separator: Separator, next: &str) -> &'static str {
         let ends = |with: &str| self.out.is_empty() || self.out.ends_with(with);
         match separator {

@@ -1,59 +1,59 @@
-//! What a run changed in files, as one unified diff. Source: ACP, "Tool calls", content of the type `diff`.
+//! File changes of a run, as one unified diff. Source: ACP, "Tool calls", content of the type `diff`.
 //!
-//! Only tool calls that completed count: what an agent proposed and was refused is no change. Agents give whole files or
-//! stretches of them, and do not say which; two stretches of one file may look as if the second took the first back. So
-//! edits are told as one only where they follow on a file that was written whole; all others stay beside each other, in
-//! their order.
+//! Only completed tool calls count: a proposed edit that was refused is no change. Agents send whole files or
+//! excerpts of them without saying which, and the second of two excerpts may look like a revert of the first.
+//! So edits are merged only if they follow a write of the whole file; all others are listed separately, in
+//! order.
 
 use crate::core::sanitize::line as one_line;
 use serde_json::Value;
 use similar::{DiffableStr as _, TextDiff};
 use std::collections::BTreeMap;
 
-/// The most that is kept of the texts of a run's edits, in bytes.
+/// Maximum total size of the stored texts of a run's edits, in bytes.
 const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The longest path, in characters.
+/// Maximum length of a path, in characters.
 const PATH_CHARS_MAX: usize = 400;
-/// Lines around a change.
+/// Number of context lines around a change.
 const CONTEXT: usize = 3;
-/// The most steps that the changes of a run may take to be compared, see [`Edit::steps`]: some tenths of a second.
+/// Maximum number of steps for comparing the changes of a run, see [`Edit::steps`]: some tenths of a second.
 const STEPS_MAX: usize = 16_000_000;
 
-/// One edit, as the agent gave it.
+/// Edit as reported by the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Edit {
     path: String,
-    /// `None` where there was no file.
+    /// Text before the edit; `None` if the file did not exist.
     old: Option<String>,
     new: String,
 }
 
-/// What is kept of a tool call.
+/// Edits of a tool call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Call {
     edits: Vec<Edit>,
     is_done: bool,
-    /// Edits of it that were too large to be kept.
+    /// Number of edits that were too large to store.
     left_out: usize,
 }
 
-/// The edits of a run, as its rows come.
+/// Edits of a run, collected row by row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// In the order in which they began.
+    /// Tool calls in the order of their first update.
     calls: Vec<Call>,
     by_id: BTreeMap<String, usize>,
     kept: usize,
 }
 
 impl Changes {
-    /// Takes a `tool_call` or a `tool_call_update`.
+    /// Adds a `tool_call` or `tool_call_update`.
     pub(super) fn add(&mut self, update: &Value) {
         let Some(id) = update["toolCallId"].as_str() else { return };
         let blocks = update["content"].as_array().map(Vec::as_slice).unwrap_or_default();
         let diffs: Vec<&Value> = blocks.iter().filter(|block| block["type"] == "diff").collect();
         let status = update["status"].as_str();
-        // What a call without edits comes to is no affair of ours.
+        // The status of a call without edits does not matter here.
         if diffs.is_empty() && (status.is_none() || !self.by_id.contains_key(id)) {
             return;
         }
@@ -65,7 +65,7 @@ impl Changes {
         if let Some(status) = status {
             call.is_done = status == "completed";
         }
-        // What is given later takes the place of what was given; a later word without a diff takes none away.
+        // Later diffs replace earlier ones; an update without a diff removes none.
         if !diffs.is_empty() {
             self.kept -= call.edits.iter().map(Edit::bytes).sum::<usize>();
             *call = Call { is_done: call.is_done, ..Call::default() };
@@ -80,13 +80,13 @@ impl Changes {
         }
     }
 
-    /// How much of the texts is kept, in bytes.
+    /// Total size of the stored texts, in bytes.
     pub(super) const fn bytes(&self) -> usize {
         self.kept
     }
 
-    /// All of it as one text of `bytes_max` bytes at most; `None` when nothing was changed. What has no room is named
-    /// in a line that tools which apply it skip.
+    /// Formats all changes as one diff of at most `bytes_max` bytes; `None` without changes. Omitted changes
+    /// are counted in a comment line, which tools that apply the diff skip.
     pub(super) fn unified(&self, bytes_max: usize) -> Option<String> {
         let done = || self.calls.iter().filter(|call| call.is_done);
         let mut out = String::new();
@@ -99,7 +99,7 @@ impl Changes {
             };
             steps_left = left;
             let text = net.unified();
-            // Room is kept for the line below.
+            // Leaves room for the line below.
             if out.len() + text.len() + 80 <= bytes_max {
                 out.push_str(&text);
             } else {
@@ -114,10 +114,11 @@ impl Changes {
     }
 }
 
-/// A file that was written whole, and the edits that take all of it up, are one change. What changes nothing is none.
+/// Merges the write of a whole file with later edits that replace its entire content. Edits without an effect
+/// are dropped.
 fn net<'a>(edits: impl Iterator<Item = &'a Edit>) -> Vec<Edit> {
     let mut all: Vec<Edit> = Vec::new();
-    // Where the whole of a file stands as it is now: what is replaced in it can be no stretch of it.
+    // Index of the last change that holds a file's whole current text, by path.
     let mut whole: BTreeMap<&str, usize> = BTreeMap::new();
     for edit in edits.filter(|edit| edit.old.as_ref() != Some(&edit.new)) {
         let before = whole.get(edit.path.as_str()).and_then(|at| all.get_mut(*at));
@@ -147,8 +148,8 @@ impl Edit {
         self.path.len() + self.old.as_ref().map_or(0, String::len) + self.new.len()
     }
 
-    /// How many steps it takes to compare it at most: the algorithm of Myers walks as many diagonals as there are lines on
-    /// both sides, for each of half of them, however few one side has.
+    /// Upper bound of the comparison steps: Myers' algorithm visits up to as many diagonals as both sides
+    /// have lines, for half as many rounds, even if one side is short.
     fn steps(&self) -> usize {
         match differing(self.old.as_deref().unwrap_or_default(), &self.new) {
             (0, _) | (_, 0) => 0,
@@ -156,7 +157,7 @@ impl Edit {
         }
     }
 
-    /// Its part of the diff.
+    /// Formats this edit as a unified diff.
     fn unified(&self) -> String {
         let old = self.old.as_deref().unwrap_or_default();
         let path = self.path.trim_start_matches('/');
@@ -166,8 +167,8 @@ impl Edit {
     }
 }
 
-/// How many lines of each there are to be compared once those that both begin and end with are gone. Lines are those of
-/// the comparison, which ends one at a lone carriage return too.
+/// Number of lines of each side that remain to be compared without the common prefix and suffix. Lines are
+/// split as in the comparison, which also ends a line at a lone carriage return.
 fn differing(old: &str, new: &str) -> (usize, usize) {
     let (old, new) = (old.tokenize_lines(), new.tokenize_lines());
     let before = old.iter().zip(&new).take_while(|(one, other)| one == other).count();
@@ -276,7 +277,7 @@ mod tests {
             text.ends_with("# 1 change is too large to be shown here\n") && !text.contains("+++ b/b"),
             "{text}"
         );
-        // What is too much to be kept, and what would take too long.
+        // Changes that are too large to store, and changes that take too long to compare.
         let huge = "y".repeat(KEPT_BYTES_MAX);
         let lines = |c: char| (0..3_000).map(|n| format!("{c}{n}\n")).collect::<String>();
         let text = told(&[call(
@@ -311,7 +312,7 @@ mod tests {
         assert!(text.unwrap().contains("@@ -2998,3 +2998,4 @@"));
     }
 
-    /// What an agent does to one of its files, of a few lines each.
+    /// Edit of one of the agent's files, of a few lines each.
     #[derive(Debug, Clone)]
     enum Deed {
         /// Writes it, and gives no text from before.
@@ -353,7 +354,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever reads the changes, and knows where each began, comes from what there was to what there is.
+        /// Applying the changes in order at their known positions turns the initial files into the final
+        /// ones.
         #[test]
         fn no_change_is_hidden_by_another_one(begin in "([xy]\n){1,4}", deeds in deeds()) {
             let mut files = [begin.clone(), begin.clone()];

@@ -1,4 +1,4 @@
-//! An ended run, as its final message needs it: made of rows that were committed before the one that ended it.
+//! Digest of an ended run for the final message, built from rows committed before the final row.
 
 use crate::core::event::EventKind;
 use crate::core::project::changes::Changes;
@@ -9,7 +9,7 @@ use crate::core::project::{Body, Style, parse};
 use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::head;
 
-/// An ended run, as its final message needs it.
+/// Digest of an ended run, for its final message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunDigest {
     pub(super) mode: RunMode,
@@ -25,11 +25,12 @@ pub(crate) struct RunDigest {
 }
 
 impl RunDigest {
-    /// Of a run of this mode that did (or did not) leave the queue, told in the style of the row that ended it.
+    /// Creates a digest. `started` is false for a run that never left the queue; `style` is the one in effect
+    /// at the run's final row.
     pub(crate) fn new(mode: RunMode, started: bool, style: Style) -> Self {
         let (has_footer, output_chars_max, files) =
             (style.footer, style.output_chars_max, style.files.clone());
-        // A file has room for what messages have not.
+        // A file holds more than messages.
         let kept =
             files.as_ref().filter(|files| files.long_final_parts > 0).map_or(0, |files| files.bytes_max);
         let body = Body::new(Style { output_chars_max: output_chars_max.max(kept), ..style });
@@ -37,12 +38,12 @@ impl RunDigest {
         Self { mode, started, has_footer, output_chars_max, files, asked_by: None, footer, body, changes }
     }
 
-    /// The same, with who ran it and when its turn began, milliseconds since the Unix epoch.
+    /// Adds the agent's name and the start of the turn, in milliseconds since the Unix epoch.
     pub(crate) fn by(self, agent: String, started_at_ms: Option<u64>) -> Self {
         Self { footer: Footer::of(agent, started_at_ms), ..self }
     }
 
-    /// The same as one conversation is told it: `prompt` is the payload of the run's first row.
+    /// Adapts the digest to one conversation. `prompt` is the payload of the run's first row.
     pub(crate) fn told_in(self, at: &ConversationRef, prompt: &str) -> Self {
         let prompt = parse(prompt);
         let asked_in = &prompt["asked_in"];
@@ -54,7 +55,7 @@ impl RunDigest {
         Self { asked_by, ..self }
     }
 
-    /// The line above an answer to a prompt of another conversation.
+    /// Heading of an answer to a prompt from another conversation.
     pub(super) fn heading(&self, is_markdown: bool) -> Option<String> {
         let author = self.asked_by.as_ref()?;
         Some(match author.is_empty() {
@@ -63,7 +64,8 @@ impl RunDigest {
         })
     }
 
-    /// Takes the next row of the run, in order; [`DIGESTED`](super::DIGESTED) are enough.
+    /// Adds the next row of the run, in order; other kinds than [`DIGESTED`](super::DIGESTED) may be left
+    /// out.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) {
         let update = parse(payload);
         if self.has_footer && kind == EventKind::Update {
@@ -76,38 +78,38 @@ impl RunDigest {
         self.body.take(kind, &update);
     }
 
-    /// How much of memory it takes, about, in bytes.
+    /// Approximate memory use, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.body.text().len() + self.changes.bytes()
     }
 
-    /// How it is told in files, where it may be.
+    /// Settings for files; `None` if the channel supports none.
     pub(super) const fn files(&self) -> Option<&AsFiles> {
         self.files.as_ref()
     }
 
-    /// What it changed.
+    /// File changes of the run.
     pub(super) const fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// Whether messages may not hold all that it showed.
+    /// True if the output may exceed what messages can hold.
     pub(super) fn is_over(&self) -> bool {
         self.body.is_cut() || head(self.body.text(), self.output_chars_max).len() < self.body.text().len()
     }
 
-    /// Whether not even a file may.
+    /// True if the output exceeds even what a file can hold.
     pub(super) const fn is_cut(&self) -> bool {
         self.body.is_cut()
     }
 
-    /// What the run showed, without how it ended: as much as messages may hold.
+    /// Output of the run without its ending, up to the maximum length for messages.
     pub(super) fn told(&self) -> String {
         let more = "(The output goes on; `acp-gateway sessions history` shows all of it.)";
         self.shown(self.output_chars_max, more)
     }
 
-    /// The same, as much as there is; whether that is all of it is said elsewhere.
+    /// Output of the run without a length limit; the caller reports any truncation.
     pub(super) fn whole(&self) -> String {
         self.shown(usize::MAX, "")
     }
@@ -128,7 +130,7 @@ impl RunDigest {
         lines.join("\n\n")
     }
 
-    /// The line about its turn, if there is to be one.
+    /// Footer line about the turn, if enabled and not empty.
     pub(super) fn footer(&self, ended_at_ms: u64) -> Option<String> {
         let line = self.footer.line(ended_at_ms, self.body.tools());
         (self.has_footer && !line.is_empty()).then_some(line)

@@ -1,9 +1,9 @@
-//! What a tool call would do, in a few lines for whoever has to allow it: what it would change, the command that it would
-//! run, or what it was given. Source: ACP, "Tool calls" and `session/request_permission`.
+//! Short description of a tool call for the approver: changes, command or input. Source: ACP, "Tool calls"
+//! and `session/request_permission`.
 //!
-//! An agent writes these texts, and a person decides by them. So nothing in them ends the frame that they stand in, calls
-//! anybody, or hides: characters that have no look of their own, or that turn the direction of what follows, are shown as
-//! what they are.
+//! The agent writes these texts, and a person decides by them. So they cannot end the surrounding code block,
+//! mention anybody or hide anything: invisible characters and those that change the text direction are shown
+//! as escapes.
 
 use crate::core::host::{GrantTarget, command_line, shell_words};
 use crate::core::project::changes::Changes;
@@ -12,51 +12,53 @@ use crate::core::sanitize::{is_hidden, line as one_line};
 use crate::core::split::{Limit, Unit, head_within};
 use serde_json::{Value, json};
 
-/// The most lines of an excerpt.
+/// Maximum number of lines of an excerpt.
 const LINES_MAX: usize = 24;
-/// The most of an excerpt, in the channel's own unit.
+/// Maximum length of an excerpt, in the channel's unit.
 const UNITS_MAX: usize = 1_000;
-/// The most of a line that is read, in characters.
+/// Maximum number of characters read of a line.
 const LINE_CHARS_MAX: usize = 2 * UNITS_MAX;
-/// The most places that are named.
+/// Maximum number of locations listed.
 const PLACES_MAX: usize = 5;
-/// The longest path, in characters.
+/// Maximum length of a path, in characters.
 const PATH_CHARS_MAX: usize = 200;
-/// The most of what an answer allows in advance, in bytes: so little is always shown whole.
+/// Maximum size of the targets that an answer may grant in advance, in bytes: small enough to be always shown
+/// whole.
 const WHOLE_BYTES_MAX: usize = 600;
-/// The most lines of it.
+/// Maximum number of lines of these targets.
 const WHOLE_LINES_MAX: usize = 12;
-/// The room that shows it with its frame, in bytes.
+/// Room that holds these targets and the surrounding code block, in bytes.
 const WHOLE_ROOM: usize = 900;
-/// What is said below an excerpt that is not all of it.
+/// Note below a truncated excerpt.
 const MORE: &str = "It goes on: `acp-gateway sessions history` shows all of it.";
-/// Stands between the marks of code, so that they are none; it has no width.
+/// Zero-width character that breaks up a sequence of backticks.
 const APART: char = '\u{200b}';
 
-/// The one effect of a tool call that a question shows.
+/// Effect of a tool call that a question shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Deed {
     form: Form,
     text: String,
-    /// What an answer allows in advance. Each stands in the text, in the part that is always shown.
+    /// Targets granted in advance by an answer. Each appears in the part of the text that is always shown.
     targets: Vec<GrantTarget>,
 }
 
-/// Form of the text of a deed.
+/// Format of the text of a deed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// A command line.
+    /// Command line.
     Command,
-    /// Changes of files, as a unified diff.
+    /// Unified diff of file changes.
     Diff,
-    /// What it was given, as JSON.
+    /// Input of the tool call, as JSON.
     Given,
-    /// Anything else, in the agent's words.
+    /// Any other text of the agent.
     Words,
 }
 
 impl Deed {
-    /// Of the tool call of a permission request; `None` when the request says nothing of it.
+    /// Extracts the effect from the tool call of a permission request; `None` if the request does not
+    /// describe one.
     pub(super) fn of(call: &Value) -> Option<Self> {
         let given = &call["rawInput"];
         let told = |form| move |text| Self { form, text, targets: Vec::new() };
@@ -67,12 +69,12 @@ impl Deed {
             .or_else(|| places(call))
     }
 
-    /// The command line, if it is one.
+    /// Returns the command line, if the deed is one.
     pub(super) fn command(&self) -> Option<&str> {
         (self.form == Form::Command).then_some(&self.text)
     }
 
-    /// How a reader of Markdown colours it.
+    /// Language tag of the Markdown code block.
     const fn language(&self) -> &'static str {
         match self.form {
             Form::Command => "sh",
@@ -82,7 +84,7 @@ impl Deed {
         }
     }
 
-    /// As much of it as `room` holds; whole, whatever the room is, where an answer allows something in advance.
+    /// Formats as much as `room` holds; if an answer grants targets, at least the part that shows them whole.
     pub(super) fn shown_in(&self, room: Option<Limit>, is_markdown: bool) -> Option<String> {
         let is_enough = |room: &Limit| room.less(&" ".repeat(WHOLE_ROOM)).is_some();
         let room = match self.targets.is_empty() {
@@ -92,7 +94,7 @@ impl Deed {
         self.shown(room?, is_markdown)
     }
 
-    /// As much of it as `room` holds, framed; nothing where it has no room. With it a line where there is more.
+    /// Formats as much as `room` holds, in a code block, with a note if truncated; `None` without room.
     fn shown(&self, room: Limit, is_markdown: bool) -> Option<String> {
         let (before, indent, after) = if is_markdown {
             (format!("```{}\n", self.language()), "", "\n```")
@@ -144,13 +146,14 @@ pub(crate) fn excerpt(call: &Value) -> Option<String> {
     Deed::of(call)?.shown(Limit::new(Unit::Bytes, 2 * UNITS_MAX), false)
 }
 
-/// What the answer to a question about a tool call may allow in advance: what the question shows, and nothing else.
+/// Targets that the answer to a question about a tool call may grant in advance: only what the question
+/// shows.
 pub(crate) fn shown_targets(call: &Value) -> Vec<GrantTarget> {
     Deed::of(call).map(|deed| deed.targets).unwrap_or_default()
 }
 
-/// The title of something, a name or a kind, in a line of our words: so many characters at most, hiding nothing, and where
-/// Markdown is read without any of its marks.
+/// Prepares a title, name or kind for use in a line of the gateway: limited to `chars_max` characters,
+/// without hidden characters, and with Markdown escaped if `is_markdown`.
 pub(super) fn words_of(text: &str, chars_max: usize, is_markdown: bool) -> String {
     let line = one_line(text.trim(), chars_max);
     let (mut out, mut room) = (String::with_capacity(line.len()), chars_max);
@@ -168,7 +171,8 @@ pub(super) fn words_of(text: &str, chars_max: usize, is_markdown: bool) -> Strin
     out
 }
 
-/// A line without anything that hides, and in a frame of Markdown without anything that ends it.
+/// Escapes hidden characters in a line and, inside a Markdown code block, breaks up sequences that would end
+/// it.
 fn plain(line: &str, is_framed: bool) -> String {
     let mut out = String::with_capacity(line.len());
     let mut ticks = 0;
@@ -195,12 +199,12 @@ fn diff(call: &Value) -> Option<Deed> {
             paths.push(path);
         }
     }
-    // What is asked for is shown as what it would be once it is done.
+    // Shows the requested change as if it was completed.
     let done = json!({"toolCallId": "asked", "status": "completed", "content": call["content"]});
     let mut changes = Changes::default();
     changes.add(&done);
     let changed = changes.unified(usize::MAX).unwrap_or_default();
-    // Several files are named before the changes, which may be cut; so is one whose change says nothing or is too large.
+    // Names several files first, as the diff may be truncated; also a file without a visible change.
     let is_named = paths.len() == 1 && changed.starts_with("---");
     let named =
         paths.iter().filter(|_| !is_named).map(|path| format!("# {}\n", one_line(path, PATH_CHARS_MAX)));
@@ -220,7 +224,7 @@ fn files(paths: &[&str]) -> Vec<GrantTarget> {
     paths.map(|path| GrantTarget::File((*path).to_owned())).collect()
 }
 
-/// True for a text that every question shows whole and as it is.
+/// True for a text that every question shows whole and unchanged.
 fn is_whole(text: &str) -> bool {
     let is_seen = |c: char| c == '\n' || !is_hidden(c);
     text.len() <= WHOLE_BYTES_MAX
@@ -229,7 +233,7 @@ fn is_whole(text: &str) -> bool {
         && !text.contains("```")
 }
 
-/// A command line as a shell would read it.
+/// Extracts a command line in shell syntax.
 fn command(given: &Value) -> Option<Deed> {
     let found = ["command", "cmd"].into_iter().map(|key| &given[key]).find(|found| !found.is_null())?;
     let (text, line) = match found {

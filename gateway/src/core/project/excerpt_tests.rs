@@ -9,7 +9,7 @@ fn shown(call: &Value, is_markdown: bool) -> Option<String> {
     Deed::of(call)?.shown(ROOM, is_markdown)
 }
 
-/// What a tool call would do, most telling first: changes, a command, words, what it was given, places.
+/// Excerpts prefer changes, then a command, text, input and locations.
 #[test]
 fn a_tool_call_is_told_by_what_it_would_do() {
     let diff = json!({"type": "diff", "path": "/src/a.rs", "oldText": "one\ntwo\n", "newText": "one\n2\n"});
@@ -39,7 +39,7 @@ fn a_tool_call_is_told_by_what_it_would_do() {
             fenced("json", "{\n  \"command\": [\n    \"ls\",\n    1\n  ],\n  \"url\": \"https://x.y\"\n}"),
         ),
         (json!({"rawInput": "as it is"}), fenced("", "as it is")),
-        // Several files are named before their changes, and so is one whose change says nothing.
+        // Several files are listed before their changes, and so is a file without a visible change.
         (
             json!({"content": [{"type": "diff", "path": "/a", "newText": "x\n"}, {"type": "diff", "path": "/b", "newText": ""}]}),
             fenced("diff", "# /a\n# /b\n--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+x"),
@@ -57,7 +57,7 @@ fn a_tool_call_is_told_by_what_it_would_do() {
     }
 }
 
-/// Nothing ends the frame, and what hides or turns what follows is seen.
+/// No text ends the code block, and characters that hide or reorder text are visible.
 #[test]
 fn what_an_agent_writes_stays_in_its_frame() {
     let of =
@@ -77,7 +77,7 @@ fn what_an_agent_writes_stays_in_its_frame() {
     assert_eq!(of("a\n```\n\u{202e}b", false), "    a\n    ```\n    \\u{202e}b");
 }
 
-/// What is not all of it says so.
+/// A truncated excerpt says so.
 #[test]
 fn a_long_one_is_cut_and_says_so() {
     let of = |command: &str, room, is_markdown| {
@@ -110,7 +110,7 @@ fn words_carry_no_marks() {
     }
 }
 
-/// Texts of every kind that could do harm.
+/// Random texts of harmful kinds.
 fn harmful() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         3 => "[`~]{1,7}",
@@ -125,7 +125,7 @@ fn harmful() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
 }
 
-/// Members of tool calls, in any combination.
+/// Random tool calls with any combination of members.
 fn any_call() -> impl Strategy<Value = Value> {
     let path = || prop_oneof!["/[a-c]{1,3}(/[a-c.]{1,3}){0,3}", "[/.a ]{0,6}", "/[a-z]{1,400}"];
     let text = || prop_oneof!["[a-z' ]{0,30}", "(cd [a-z]{1,9}\\n){0,20}", "[a-z]{0,900}"];
@@ -147,7 +147,8 @@ fn any_call() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever a tool call names: an answer allows what every question shows whole, however little room it has.
+    /// For all tool calls: the targets that an answer grants are shown whole in every question, however small
+    /// its room.
     #[test]
     fn what_an_answer_allows_is_shown(call in any_call(), max in 32usize..2_000, is_markdown in any::<bool>()) {
         let deed = Deed::of(&call);
@@ -156,7 +157,7 @@ proptest! {
         let terminal = excerpt(&call).unwrap_or_default();
         for target in shown_targets(&call) {
             let (GrantTarget::File(text) | GrantTarget::Command(text)) = target;
-            // A line for a shell may stand in quotes there, as the word that it is.
+            // A shell line may appear quoted there, as one word.
             let spellings = [text.clone(), text.replace('\'', r"'\''")];
             for shown in [&shown, &terminal] {
                 let shown = shown.replace("\n    ", "\n");
@@ -166,8 +167,8 @@ proptest! {
         }
     }
 
-    /// Whatever an agent wants to run, change or say: what is shown is one frame within its bounds, in one message, and
-    /// nothing in it ends the frame, is a command to a terminal, or is not seen.
+    /// For all texts: the excerpt is one code block within its limits, in one message, and nothing in it ends
+    /// the block, controls a terminal or is invisible.
     #[test]
     fn an_excerpt_never_leaves_its_frame_and_its_bounds(
         text in harmful(),

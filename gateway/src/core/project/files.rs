@@ -1,65 +1,65 @@
-//! What is told as files: an answer that would take too many messages, and what a run changed.
+//! Files attached to messages: an answer that would take too many messages, and the changes of a run.
 //!
-//! A file is made of the same rows and the same record of how a conversation is told as the message that it goes with.
-//! So the outbox keeps only its name and size, and its content is made anew when it is sent, also after a restart.
+//! A file is derived from the same rows and the same style record as its message. So the outbox stores only
+//! its name and size, and its content is regenerated when it is sent, also after a restart.
 
 use crate::core::project::{PartKind, RunDigest, Said, joined};
 use crate::core::split::{Limit, first, head_bytes, split};
 use serde::{Deserialize, Serialize};
 
-/// The name of an answer.
+/// File name of an answer.
 const ANSWER: &str = "answer.md";
-/// The name of what a run changed.
+/// File name of the changes of a run.
 const DIFF: &str = "turn.diff";
-/// The longest diff, in bytes: longer ones are read elsewhere.
+/// Maximum size of a diff, in bytes.
 const DIFF_BYTES_MAX: usize = 1024 * 1024;
-/// What is said where the channel did not take what a run changed.
+/// Text in place of a diff that the channel did not accept.
 const NO_DIFF: &str = "(What this turn changed is not attached: the channel did not take the file.)";
 
-/// How a conversation is told what does not fit into messages.
+/// Settings for sending content as files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AsFiles {
-    /// An answer of more messages than this is told as its beginning and a file; 0: none is.
+    /// Number of messages above which an answer is sent as its beginning and a file; 0 disables it.
     pub(crate) long_final_parts: usize,
-    /// The most bytes of a file.
+    /// Maximum size of a file, in bytes.
     pub(crate) bytes_max: usize,
-    /// Whether what a run changed goes with its answer.
+    /// True if the changes of a run are attached to its answer.
     pub(crate) diff: bool,
-    /// The channel did not take the files of this row: it is told once more, in messages alone.
+    /// True if the channel refused the files of this row: its content is sent again, as messages only.
     #[serde(default)]
     pub(crate) refused: bool,
 }
 
-/// A file of a part, as the outbox keeps it.
+/// Reference to a file of a part, as stored in the outbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileRef {
-    /// Its name.
+    /// Name of the file.
     pub(crate) name: String,
-    /// How large it is, in bytes.
+    /// Size, in bytes.
     pub(crate) bytes: u64,
 }
 
-/// A file with what is in it.
+/// File and its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct File {
-    /// Its name.
+    /// Name of the file.
     pub(crate) name: &'static str,
-    /// What it is, as MIME says it.
+    /// MIME type.
     pub(crate) content_type: &'static str,
-    /// What it shows, in a few words.
+    /// Short description.
     pub(crate) says: &'static str,
-    /// What is in it.
+    /// Content.
     pub(crate) text: String,
 }
 
 impl File {
-    /// What the outbox keeps of it.
+    /// Returns the reference stored in the outbox.
     pub(crate) fn named(&self) -> FileRef {
         FileRef { name: self.name.to_owned(), bytes: self.text.len() as u64 }
     }
 }
 
-/// The text of one message, with its files.
+/// Message text with its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) text: String,
@@ -70,8 +70,8 @@ fn pieces(text: &str, limit: Limit) -> Vec<Piece> {
     split(text, limit).into_iter().map(|text| Piece { text, files: Vec::new() }).collect()
 }
 
-/// The messages that say it, in order. At most the last of those that were planned first has files; where the channel
-/// did not take them, what says the same without comes after.
+/// Splits the output into messages, in order. Only the last message of the first plan has files; if the
+/// channel refused those, text messages with the same content follow.
 pub(super) fn lay_out(said: &Said, run: Option<&RunDigest>) -> Vec<Piece> {
     let limit = said.limit;
     let plain = pieces(&said.text(), limit);
@@ -105,7 +105,8 @@ fn is_long(messages: usize, run: &RunDigest, how: &AsFiles) -> bool {
     how.long_final_parts > 0 && (messages > how.long_final_parts || run.is_over())
 }
 
-/// The beginning of an answer with all of it in a file; `None` where not even that has room in a message.
+/// Puts the beginning of an answer into a message and the answer into a file; `None` if the beginning does
+/// not fit.
 fn as_answer(said: &Said, run: &RunDigest, how: &AsFiles) -> Option<Piece> {
     let whole = run.whole();
     let text = head_bytes(&whole, how.bytes_max).to_owned();

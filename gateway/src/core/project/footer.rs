@@ -1,19 +1,20 @@
-//! The last line of an answer, where the channel wants one: who worked, how long, with what, for how much. Only what the
-//! agent said of it, and what the gateway knows by itself. Source: `discord.md` §4 "UX defaults".
+//! Footer line of an answer, if the channel wants one: agent, model, duration, tool calls, context use and
+//! cost. Contains only facts from the agent and from the gateway itself. Source: `discord.md` §4 "UX
+//! defaults".
 
 use crate::core::sanitize::line as one_line;
 use crate::core::ttl::span;
 use serde_json::Value;
 
-/// The longest name, in characters.
+/// Maximum length of a name, in characters.
 const NAME_CHARS_MAX: usize = 60;
 
-/// What is known of a run besides what it shows.
+/// Facts about a run in addition to its output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Footer {
-    /// Which agent.
+    /// Name of the agent.
     agent: String,
-    /// When its turn began, milliseconds since the Unix epoch.
+    /// Start of the turn, milliseconds since the Unix epoch.
     started_at_ms: Option<u64>,
     model: Option<String>,
     context: Option<(u64, u64)>,
@@ -21,12 +22,12 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// Of a run of this agent whose turn began then.
+    /// Creates the footer of a run from the agent's name and the start of the turn.
     pub(super) fn of(agent: String, started_at_ms: Option<u64>) -> Self {
         Self { agent, started_at_ms, ..Self::default() }
     }
 
-    /// Takes an update of the agent that is neither text nor a tool call.
+    /// Reads an update of the agent that is neither text nor a tool call.
     pub(super) fn add(&mut self, update: &Value) {
         match update["sessionUpdate"].as_str() {
             Some("usage_update") => {
@@ -43,10 +44,10 @@ impl Footer {
         }
     }
 
-    /// The line, for a run that ended then and made so many tool calls.
+    /// Formats the line for a run that ended at this time with this many tool calls.
     pub(super) fn line(&self, ended_at_ms: u64, tools: usize) -> String {
         let took = self.started_at_ms.map(|at| ended_at_ms.saturating_sub(at));
-        // Seconds are enough for people.
+        // Whole seconds are precise enough.
         let took = took.map(|ms| if ms < 1_000 { "<1s".to_owned() } else { span(ms / 1_000 * 1_000) });
         let tools = match tools {
             0 => None,
@@ -61,7 +62,7 @@ impl Footer {
     }
 }
 
-/// An amount of money as the agent gives it.
+/// Formats an amount of money from the agent.
 fn cost(cost: &Value) -> Option<String> {
     let amount = cost["amount"].as_f64().filter(|amount| amount.is_finite() && *amount >= 0.0)?;
     let digits = if amount > 0.0 && amount < 0.1 { 4 } else { 2 };

@@ -1,24 +1,24 @@
-//! One line about an update of the agent: a tool call, a plan, a mode. What is hidden has none, and what was said
-//! already is not said again.
+//! One-line descriptions of the agent's updates: tool calls, plans, modes. Hidden updates have none, and
+//! repeated lines are suppressed.
 
 use crate::core::project::style::Style;
 use crate::core::sanitize::line as one_line;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The most tool calls that are told apart.
+/// Maximum number of tracked tool calls.
 const TOOLS_MAX: usize = 10_000;
-/// The longest that a kind of tool is kept, in characters.
+/// Maximum length of a stored tool kind, in characters.
 const KIND_CHARS_MAX: usize = 40;
-/// The most names that a line lists.
+/// Maximum number of names in a line.
 const NAMES_MAX: usize = 12;
 
-/// A tool call, as far as its lines need it.
+/// State of a tool call for the one-line descriptions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Tool {
     title: String,
     kind: String,
-    /// `completed`, `failed`, or anything else while it goes on.
+    /// `completed`, `failed`, or any other value while the call runs.
     status: String,
     is_start_said: bool,
     is_end_said: bool,
@@ -57,16 +57,16 @@ impl Tool {
     }
 }
 
-/// The lines of one run.
+/// Line state of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     tools: BTreeMap<String, Tool>,
-    /// The last line of each other kind.
+    /// Last line of each other kind, by tag.
     said: BTreeMap<String, String>,
 }
 
 impl Lines {
-    /// The line about a `tool_call` or a `tool_call_update`, if there is one to say.
+    /// Returns the line about a `tool_call` or a `tool_call_update`, if one is due.
     pub(crate) fn tool(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
         let id = update["toolCallId"].as_str()?;
         if self.tools.len() >= TOOLS_MAX && !self.tools.contains_key(id) {
@@ -79,7 +79,7 @@ impl Lines {
         }
         let said = if tool.is_over() { &mut tool.is_end_said } else { &mut tool.is_start_said };
         let is_repeated = std::mem::replace(said, true);
-        // What has ended does not start afterwards.
+        // No start line after the end line.
         tool.is_start_said |= tool.is_end_said;
         if is_repeated && style.repeat_suppression {
             return None;
@@ -87,7 +87,7 @@ impl Lines {
         Some(one_line(&tool.line(), style.line_chars_max))
     }
 
-    /// The line about any other update that is no text, if there is one to say.
+    /// Returns the line about any other update that is no text, if one is due.
     pub(crate) fn other(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
         if !style.shows(tag) {
             return None;
@@ -100,7 +100,8 @@ impl Lines {
         Some(line)
     }
 
-    /// Line about a write or command of the host: allowed ones where tool calls are shown, others everywhere.
+    /// Returns the line about a write or command of the host: allowed ones where tool calls are shown, others
+    /// everywhere.
     pub(crate) fn host_request(style: &Style, event: &Value) -> Option<String> {
         let text = |key: &str| event[key].as_str().unwrap_or_default();
         let (effect, outcome) = (text("effect"), text("outcome"));
@@ -113,12 +114,12 @@ impl Lines {
         Some(one_line(&format!("[host] {effect} {subject}: {outcome}"), style.line_chars_max))
     }
 
-    /// How many tool calls there were.
+    /// Number of tool calls.
     pub(crate) fn tools(&self) -> usize {
         self.tools.len()
     }
 
-    /// `3 tool calls (2 read, 1 edit), 1 failed`; nothing without tools.
+    /// Summary like `3 tool calls (2 read, 1 edit), 1 failed`; `None` without tool calls.
     pub(crate) fn summary(&self) -> Option<String> {
         let total = self.tools.len();
         if total == 0 {
@@ -136,7 +137,7 @@ impl Lines {
     }
 }
 
-/// What is said about an update; nothing when it holds nothing to say.
+/// Describes an update; `None` if it has no displayable content.
 fn about(tag: &str, update: &Value) -> Option<String> {
     let text = |key: &str| update[key].as_str().filter(|text| !text.trim().is_empty());
     match tag {
@@ -187,7 +188,7 @@ fn listed(what: &str, names: impl Iterator<Item = String>) -> Option<String> {
     (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
 }
 
-/// The text of a content block, or a word for what is not text.
+/// Text of a content block, or a placeholder for other content.
 pub(crate) fn content_text(content: &Value) -> String {
     match content["type"].as_str() {
         Some("text") => content["text"].as_str().unwrap_or_default().to_owned(),

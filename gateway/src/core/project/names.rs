@@ -1,20 +1,20 @@
-//! What somebody else chose to call something (a person, an option, a title) in a line of our words: the one place where
-//! such a name is made harmless. It is one line, calls nobody, shows no markup and hides nothing; where it stands among
-//! words that decide (who answered, and how), quotes keep it apart from them.
+//! Escaping of untrusted names (of a person, an option, a title) for use in a line of the gateway. A name
+//! becomes one line without mentions, markup or hidden characters; next to words with a meaning (who
+//! answered, and how) quotes separate it from them.
 
 use crate::core::project::TITLE_CHARS_MAX;
 use crate::core::project::excerpt::words_of;
 
-/// The quotes around a name; a name has none of them.
+/// Quotes around a name; inside a name they are replaced.
 const QUOTES: [char; 2] = ['“', '”'];
 
-/// A name that stands alone, as in a list. `is_markdown`: whether the channel reads Markdown.
+/// Escapes a name that stands alone, as in a list. `is_markdown` is true if the channel renders Markdown.
 pub(crate) fn unmarked(name: &str, is_markdown: bool) -> String {
     words_of(name, TITLE_CHARS_MAX, is_markdown)
 }
 
-/// A name in a sentence of ours, in quotes, so that nobody takes it for the sentence: whoever is called “the deadline” is
-/// somebody.
+/// Escapes and quotes a name inside a sentence, so that it is not read as part of the sentence: a user may be
+/// called “the deadline”.
 pub(crate) fn quoted(name: &str, is_markdown: bool) -> String {
     let [open, close] = QUOTES;
     format!("{open}{}{close}", unmarked(&name.replace(QUOTES, "'"), is_markdown))
@@ -59,7 +59,7 @@ mod tests {
     }
 
     proptest! {
-        /// However somebody is called, what is in the quotes is one line of text without a mark that means something.
+        /// Whatever the name, the quoted part is one line without active markup.
         #[test]
         fn a_quoted_name_has_no_markup(
             name in prop::collection::vec(
@@ -76,7 +76,7 @@ mod tests {
             let mut chars = inside.chars();
             while let Some(c) = chars.next() {
                 prop_assert!(!"`*_~|<>@[]:".contains(c), "{}", shown);
-                // The closing quote is never what a backslash stands before.
+                // The closing quote is never escaped by a backslash.
                 prop_assert!(c != '\\' || chars.next().is_some_and(|next| next.is_ascii_punctuation()), "{}", shown);
             }
         }

@@ -1,4 +1,4 @@
-//! How a permission is asked for in a conversation, and how it is told what became of that.
+//! Text of a permission request in a conversation, and of its settlement.
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::permission::{kind_note, short_id};
@@ -11,18 +11,18 @@ use crate::core::ttl::span;
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// The longest kind of a tool call, in characters.
+/// Maximum length of the kind of a tool call, in characters.
 const KIND_CHARS_MAX: usize = 32;
-/// How the line begins that says how a question is answered by typing.
+/// Beginning of the line that explains how to answer by typing.
 const BY_TYPING: &str = "Answer with /acp allow";
-/// How the last line of a question begins, as long as it waits.
+/// Beginning of the last line of a pending question.
 const WAITS: &str = "Waits for an answer";
-/// What makes a line small where Markdown is read.
+/// Markdown prefix of a line in small print.
 pub(super) const SMALL: &str = "-# ";
-/// Room that is left for what becomes of a question, in characters.
+/// Room reserved for the settlement of a question, in characters.
 const END_CHARS: usize = 100;
 
-/// What is asked, in the style of its row.
+/// Text of a question, in the style of its row.
 pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String {
     let shows = &style.shows;
     let (call, options) = (&payload["params"]["toolCall"], options_of(payload));
@@ -45,11 +45,11 @@ pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String 
     format!("{head}{shown}{rest}")
 }
 
-/// What the agent wants to do.
+/// First line: the action that the agent wants to perform.
 fn head(call: &Value, deed: Option<&Deed>, is_markdown: bool) -> String {
     let given = |key: &str| call[key].as_str().filter(|text| !text.trim().is_empty());
     let title = ["title", "kind", "toolCallId"].into_iter().find_map(given).unwrap_or("something");
-    // What stands below is not said twice.
+    // Text shown below is not repeated.
     let bare = title.trim().trim_matches('`').trim();
     if deed.and_then(Deed::command).is_some_and(|command| command.trim() == bare) {
         return "The agent asks for a permission to run this:".to_owned();
@@ -61,19 +61,19 @@ fn head(call: &Value, deed: Option<&Deed>, is_markdown: bool) -> String {
     format!("The agent asks for a permission: {mark}{title}{mark}{}", kind.unwrap_or_default())
 }
 
-/// Who may answer and until when, and how the question is called.
+/// Last line: the approvers, the remaining time and the id of the question.
 fn waits(style: &Style, event: &EventRow, payload: &Value) -> String {
     let small = if style.shows.markdown { SMALL } else { "" };
     let who = style.shows.approvers.as_ref().map(|who| format!(" of {who}")).unwrap_or_default();
     let left_ms = payload["deadline_at_ms"].as_u64().map(|at| at.saturating_sub(event.created_at_ms));
-    // Seconds are enough for people.
+    // Whole seconds are precise enough.
     let within =
         left_ms.map(|ms| format!(", within {}", span((ms + 500) / 1_000 * 1_000))).unwrap_or_default();
     let id = short_id(payload["permission_id"].as_str().unwrap_or_default());
     format!("{small}{WAITS}{who}{within} · id {id}")
 }
 
-/// The options that the agent offers, as many as are told.
+/// Options offered by the agent, up to the maximum number listed.
 pub(super) fn options_of(payload: &Value) -> &[Value] {
     let options = payload["params"]["options"].as_array().map(Vec::as_slice).unwrap_or_default();
     options.get(..OPTIONS_MAX).unwrap_or(options)
@@ -83,7 +83,7 @@ fn name_of(option: &Value) -> &str {
     option["name"].as_str().or_else(|| option["optionId"].as_str()).unwrap_or_default()
 }
 
-/// A question without what holds as long as it waits.
+/// Removes the lines of a question that apply only while it is pending.
 pub(super) fn without_waiting(text: &str) -> &str {
     let mut text = text.trim_end();
     while let Some((rest, last)) = text.rsplit_once('\n') {
@@ -96,7 +96,7 @@ pub(super) fn without_waiting(text: &str) -> &str {
     text
 }
 
-/// Whether the row after a question settles it without anybody being asked.
+/// True if the next row settles the question by policy, without asking anybody.
 pub(super) fn settles_by_policy(asked: &Value, next: &EventRow) -> bool {
     let settled = parse(&next.payload);
     next.kind == EventKind::PermissionSettled
@@ -104,7 +104,7 @@ pub(super) fn settles_by_policy(asked: &Value, next: &EventRow) -> bool {
         && settler(&settled) == Settler::Without(Without::Policy)
 }
 
-/// What became of a question, where its own message cannot say it.
+/// Notice about the settlement of a question; `None` if the question's own message is edited to show it.
 pub(super) fn settled(style: &Style, payload: &Value) -> Option<String> {
     let by = settler(payload);
     if by == Settler::Without(Without::Policy) || (style.shows.changes && actions::about(payload).is_some()) {
@@ -114,7 +114,7 @@ pub(super) fn settled(style: &Style, payload: &Value) -> Option<String> {
     Some(format!("The permission is settled. {}", outcome(option, &by, style.shows.markdown)))
 }
 
-/// Who or what settled a permission, as its journal row has it.
+/// Returns the person or rule that settled a permission, from its journal row.
 fn settler(payload: &Value) -> Settler {
     let word = payload["without"].as_str();
     let without = word.and_then(|word| Without::ALL.into_iter().find(|known| known.as_str() == word));
@@ -122,8 +122,8 @@ fn settler(payload: &Value) -> Settler {
     without.map_or_else(named, Settler::Without)
 }
 
-/// How a permission was settled, and by whom: with the option of this name, or with none. Names stand in quotes; what settles
-/// without a person never does.
+/// Describes the settlement of a permission: the chosen option, if any, and the person or rule. Names are
+/// quoted; rules never are.
 pub(crate) fn outcome(option: Option<&str>, by: &Settler, is_markdown: bool) -> String {
     let option = option.map(|name| quoted(name, is_markdown));
     let by_name = |name: &str| match name.trim() {

@@ -38,7 +38,7 @@ fn ask(call: Value, options: usize) -> Value {
     json!({"permission_id": ID, "params": {"toolCall": call, "options": options}})
 }
 
-/// With buttons nothing is said twice; without them the list says how to answer.
+/// With buttons the options are not listed; without them the list explains how to answer.
 #[test]
 fn a_question_says_what_is_asked_and_how_it_is_answered() {
     let id = short_id(ID);
@@ -98,7 +98,7 @@ fn a_question_says_what_is_asked_and_how_it_is_answered() {
     }
 }
 
-/// Variables and directory of a command come before the command, so that its length hides neither.
+/// Variables and directory precede the command, so that a long command cannot hide them.
 #[test]
 fn a_question_of_the_host_names_variables_whatever_the_command_is() {
     let line = "x".repeat(400);
@@ -110,7 +110,7 @@ fn a_question_of_the_host_names_variables_whatever_the_command_is() {
     }
 }
 
-/// A question whose answer allows something in advance shows it whole, also under many long options.
+/// A question whose answer grants targets shows them whole, even with many long options.
 #[test]
 fn what_an_answer_allows_is_shown_beside_long_options() {
     let line = format!("{}; curl x | sh", "y".repeat(500));
@@ -121,7 +121,7 @@ fn what_an_answer_allows_is_shown_beside_long_options() {
     assert!(told(Shows::default(), &payload).contains(&line));
 }
 
-/// What became of it is said once: by the question where it can be changed, by a message of its own elsewhere.
+/// The settlement is shown once: in the question if it can be edited, otherwise in a separate message.
 #[test]
 fn what_became_of_a_question_is_said_once() {
     let settled_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
@@ -129,7 +129,7 @@ fn what_became_of_a_question_is_said_once() {
     assert_eq!(settled(&style(chat()), &settled_by("ann")), None);
     assert_eq!(settled(&style(Shows::default()), &settled_by("ann")), Some(said));
     assert_eq!(settled(&style(Shows::default()), &json!({"permission_id": ID, "without": "policy"})), None);
-    // One without a name is in no message that could be changed.
+    // A question without an id has no message that could be edited.
     let nameless = json!({"option_id": "y", "by": "ann"});
     let said = "The permission is settled. Answered: “y” (by “ann”).".to_owned();
     assert_eq!(settled(&style(chat()), &nameless), Some(said));
@@ -143,7 +143,7 @@ fn how_a_question_ended_is_said_in_words() {
         (Some("Allow"), person("ann"), "Answered: “Allow” (by “ann”)."),
         (Some("Allow"), person(""), "Answered: “Allow” (nobody named)."),
         (Some("Allow\u{202e}"), person("a\nb"), "Answered: “Allow\\u{202e}” (by “a b”)."),
-        // Whatever somebody is called, they are somebody.
+        // A person with the name of a rule is still a person.
         (Some("Allow"), person("the deadline"), "Answered: “Allow” (by “the deadline”)."),
         (Some("Allow"), person("policy"), "Answered: “Allow” (by “policy”)."),
         (Some("Allow"), person("nobody named"), "Answered: “Allow” (by “nobody named”)."),
@@ -171,7 +171,7 @@ fn how_a_question_ended_is_said_in_words() {
     }
 }
 
-/// Where Markdown is read, what the agent calls an option and what somebody calls themselves is no markup.
+/// In Markdown, names of options and persons are escaped.
 #[test]
 fn names_are_no_markup() {
     let by = Settler::Person("_ann_ <@1>".to_owned());
@@ -182,7 +182,7 @@ fn names_are_no_markup() {
     assert_eq!(outcome(Some("**Yes**"), &by, false), "Answered: “**Yes**” (by “_ann_ <@1>”).");
 }
 
-/// Only what is ours at the end goes, whatever the excerpt looks like.
+/// Only the gateway's own last lines are removed, whatever the excerpt contains.
 #[test]
 fn what_waits_goes_with_the_waiting() {
     for (text, want) in [
@@ -197,7 +197,7 @@ fn what_waits_goes_with_the_waiting() {
 }
 
 proptest! {
-    /// Whatever is asked: a question with buttons is one message with one frame at most, with room for what becomes of it.
+    /// For all questions with buttons: one message, at most one code block, and room for the settlement.
     #[test]
     fn a_question_is_one_message_with_one_frame(
         title in "[a-z`*@<\\n\u{202e}]{0,400}",

@@ -1,8 +1,8 @@
-//! How a conversation is told what a journal holds: the settings that decide its parts.
+//! Presentation settings of a conversation, which determine the parts of its journal rows.
 //!
-//! A setting that changes must not change what was told already, nor split it differently for whoever looks again.
-//! So the settings are recorded beside the binding, each with the first journal row that it holds for: parts follow
-//! from the journal and these records alone, whatever the configuration says by then.
+//! A changed setting must not change parts that were already delivered, nor split them differently when they
+//! are computed again. So the settings are stored with the binding, each with the first journal row they
+//! apply to: parts depend only on the journal and these records, not on the current configuration.
 
 use crate::config::Separator;
 use crate::core::policy::{Files, Stream};
@@ -12,56 +12,56 @@ use crate::core::split::Limit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The tag of the agent's own text.
+/// Tag of the agent's own text.
 pub(super) const MESSAGE: &str = "agent_message_chunk";
-/// The tags of tool calls.
+/// Tags of tool calls.
 const TOOLS: [&str; 2] = ["tool_call", "tool_call_update"];
 
-/// The settings of one conversation from some journal row on.
+/// Presentation settings of one conversation, in effect from a certain journal row on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Style {
-    /// The most that one part holds.
+    /// Maximum length of a part.
     pub(crate) limit: Limit,
-    /// Most characters of a turn that are shown.
+    /// Maximum length of a turn's visible output, in characters.
     pub(crate) output_chars_max: usize,
-    /// Longest line about an update, in characters.
+    /// Maximum length of a line about an update, in characters.
     pub(crate) line_chars_max: usize,
-    /// What stands where a hidden tool call was.
+    /// Separator in place of a hidden tool call.
     pub(crate) separator: Separator,
-    /// Whether a tool call has one line when it starts and one when it ends, and no more.
+    /// True if a tool call has only one line when it starts and one when it ends.
     pub(crate) repeat_suppression: bool,
-    /// Which kinds of update are shown; a kind that is not in here is.
+    /// Visibility by kind of update; a kind without an entry is shown.
     pub(crate) tags: BTreeMap<String, bool>,
-    /// Whether an answer ends with a line about its turn.
+    /// True if an answer ends with a footer line about its turn.
     #[serde(default)]
     pub(crate) footer: bool,
-    /// What is told as files; `None` where the channel carries none.
+    /// Settings for files; `None` if the channel does not support them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<AsFiles>,
-    /// How much somebody wants it to be told, whatever the rest says.
+    /// Verbosity set by a person, which overrides the other settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) verbosity: Option<Verbosity>,
-    /// What the channel shows beside plain text.
+    /// Display features of the channel.
     #[serde(default)]
     pub(crate) shows: Shows,
 }
 
-/// What a channel shows beside plain text, as far as that decides what is said there.
+/// Display features of a channel that affect the text of messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Shows {
-    /// How many buttons a message has at most; 0: none.
+    /// Maximum number of buttons of a message; 0 for none.
     pub(crate) buttons: usize,
-    /// Whether texts are read as Markdown: code stands in fences, and lines may be small.
+    /// True if texts are rendered as Markdown, with code blocks and small print.
     pub(crate) markdown: bool,
-    /// Whether a message that was sent can be changed, so that a question says itself what became of it.
+    /// True if sent messages can be edited, e.g. to show the outcome in a question's own message.
     pub(crate) changes: bool,
-    /// Who may answer what agents ask, as the channel writes it; `None` where it names nobody.
+    /// Approvers of permission requests, as written in the channel; `None` if it names none.
     pub(crate) approvers: Option<String>,
 }
 
 impl Style {
-    /// What the configuration says, within what the channel takes.
+    /// Creates the style from the configuration, within the limits of the channel.
     pub(crate) fn new(channel: Limit, stream: &Stream) -> Self {
         Self {
             limit: channel.within_chars(count(stream.max_chunk_chars.value)),
@@ -77,17 +77,17 @@ impl Style {
         }
     }
 
-    /// The same where the channel shows this.
+    /// Sets the display features of the channel.
     pub(crate) fn in_channel(self, shows: Shows) -> Self {
         Self { shows, ..self }
     }
 
-    /// The same where answers end with a line about their turn, or do not.
+    /// Enables or disables the footer line of answers.
     pub(crate) fn with_footer(self, footer: bool) -> Self {
         Self { footer, ..self }
     }
 
-    /// The same where messages carry files of so many bytes, or carry none.
+    /// Sets the files settings for a channel with this maximum file size, or without files.
     pub(crate) fn with_files(self, channel_bytes_max: Option<u64>, files: &Files) -> Self {
         let as_files = channel_bytes_max.map(|max| AsFiles {
             long_final_parts: count(files.long_final_parts.value),
@@ -99,23 +99,23 @@ impl Style {
         Self { files: as_files.filter(is_any), ..self }
     }
 
-    /// The same for a row whose files the channel did not take.
+    /// Returns the style for a row whose files the channel refused.
     pub(crate) fn refused(self) -> Self {
         Self { files: self.files.map(|files| AsFiles { refused: true, ..files }), ..self }
     }
 
-    /// The same in a conversation that somebody wants to be told so much.
+    /// Sets the verbosity chosen by a person.
     pub(crate) fn told(self, verbosity: Option<Verbosity>) -> Self {
         Self { verbosity, ..self }
     }
 
-    /// The same without anything but how far a turn is.
+    /// Reduces the output to the progress of a turn.
     pub(crate) fn status_alone(mut self) -> Self {
         self.tags.insert(MESSAGE.to_owned(), false);
         self.told(Some(Verbosity::Compact))
     }
 
-    /// Whether updates of that kind are shown.
+    /// True if updates of this kind are shown.
     pub(crate) fn shows(&self, tag: &str) -> bool {
         let is_shown = self.tags.get(tag).copied().unwrap_or(true);
         match self.verbosity {
@@ -125,7 +125,7 @@ impl Style {
         }
     }
 
-    /// Whether notices that nobody has to act upon are left out.
+    /// True if notices that require no action are omitted.
     pub(crate) const fn is_quiet(&self) -> bool {
         matches!(self.verbosity, Some(Verbosity::None))
     }
@@ -135,26 +135,26 @@ fn count(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// The settings of one conversation over the whole journal of its session.
+/// Presentation settings of one conversation over the whole journal of its session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Styles {
-    /// Each holds from its row on, to the next one; in order.
+    /// Styles with the first row they apply to, in order; each ends where the next begins.
     from: Vec<(u64, Style)>,
 }
 
 impl Styles {
-    /// Of these records, in their order.
+    /// Creates the list from records in order.
     pub(crate) const fn new(from: Vec<(u64, Style)>) -> Self {
         Self { from }
     }
 
-    /// What holds for a journal row; `None` when nothing was recorded.
+    /// Returns the style for a journal row; `None` without any record.
     pub(crate) fn at(&self, session_seq: u64) -> Option<&Style> {
         let later = self.from.partition_point(|(from, _)| *from <= session_seq);
         self.from.get(later.saturating_sub(1)).map(|(_, style)| style)
     }
 
-    /// What holds for rows that are not there yet.
+    /// Returns the style for future rows.
     pub(crate) fn last(&self) -> Option<&Style> {
         self.from.last().map(|(_, style)| style)
     }

@@ -1,24 +1,24 @@
-//! What tells a message of ours from another one that says the same (H12).
+//! Tags that distinguish a message of the gateway from another one with the same text (H12).
 //!
-//! When nobody knows whether a part was sent, it is looked for among what a conversation shows, by what it says. So no
-//! two parts of a conversation may say the same: one that would repeat what was said there carries a few letters of
-//! its nonce. That is decided once, before it is first sent, and kept with it.
+//! If it is unknown whether a part was sent, the conversation is searched for its text. So no two parts of a
+//! conversation may have the same text: a part that would repeat an earlier one gets a few letters of its
+//! nonce as a tag. The decision is made before the first attempt to send, and stored with the part.
 
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 
-/// How many letters of the nonce are tried, one after the other.
+/// Tag lengths that are tried in turn, in letters of the nonce.
 const LETTERS: [usize; 4] = [6, 10, 16, 24];
-/// How many bytes of a hash stand for a text.
+/// Length of a text's fingerprint, in bytes of its hash.
 const PRINT_BYTES: usize = 16;
 
-/// A text with its tag, as it is shown: below it, in small letters where Markdown is read.
+/// Appends the tag to a text, in small print in Markdown.
 pub(crate) fn tagged(text: &str, tag: Option<&str>) -> String {
     tag.map_or_else(|| text.to_owned(), |tag| format!("{}\n-# {tag}", text.trim_end()))
 }
 
-/// What stands for a text where texts are compared. White space and control characters do not count: services trim, and
-/// bend line ends, each in its own way.
+/// Fingerprint of a text for comparisons. Ignores white space and control characters, because services trim
+/// texts and change line ends.
 fn print(text: &str) -> String {
     let mut hash = Sha256::new();
     let mut buffer = [0; 4];
@@ -33,11 +33,11 @@ fn print(text: &str) -> String {
     out
 }
 
-/// The tag of a part, none where it needs none, and what stands for it then; `is_known` says whether another part of the
-/// conversation has that.
+/// Chooses the tag of a part, `None` if the text is unique, and returns it with the fingerprint of the tagged
+/// text. `is_known` tells if another part of the conversation has this fingerprint.
 ///
 /// # Errors
-/// What `is_known` says.
+/// An error of `is_known`.
 pub(crate) fn choose<E>(
     text: &str,
     nonce: &str,
@@ -68,7 +68,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::convert::Infallible;
 
-    /// What a service makes of a text, of the kinds that are known.
+    /// Alters a text in one of the known ways of services.
     fn bent(text: &str, how: usize) -> String {
         match how % 4 {
             0 => text.to_owned(),
@@ -94,8 +94,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is said how often, also what looks like a tag: no part is taken for another one, however the service
-        /// bends what it keeps.
+        /// Texts repeated in any order, also ones that look like a tag: no two parts are confused, however
+        /// the service alters the stored text.
         #[test]
         fn two_parts_are_never_taken_for_each_other(
             said in prop::collection::vec(prop_oneof![

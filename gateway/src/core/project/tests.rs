@@ -13,7 +13,7 @@ mod cases;
 mod files;
 mod untrusted;
 
-/// What a conversation is told by default.
+/// Default style of a conversation.
 pub(super) fn style() -> Style {
     let hidden = ["agent_thought_chunk", "plan", "tool_call", "tool_call_update", "usage_update"];
     Style {
@@ -77,12 +77,12 @@ impl Journal {
         self.push(Some(run), EventKind::Update, payload)
     }
 
-    /// The same in the default style.
+    /// Returns the parts in the default style.
     fn parts_of(&self, at: usize, mode: RunMode, started: bool) -> Vec<Part> {
         self.parts_in(&style(), at, mode, started)
     }
 
-    /// What a reader that stands at `event` gives it: only rows that were committed by then.
+    /// Returns the parts of the row at `at` for a reader with only the rows committed by then.
     fn parts_in(&self, style: &Style, at: usize, mode: RunMode, started: bool) -> Vec<Part> {
         let event = &self.rows[at];
         match need(event) {
@@ -112,7 +112,7 @@ impl Journal {
             .collect()
     }
 
-    /// Everything that is told of a journal whose rows are told in these styles.
+    /// Returns the parts of these rows in their recorded styles.
     fn told(&self, styles: &Styles, rows: std::ops::Range<usize>) -> Vec<Part> {
         rows.flat_map(|at| {
             let style = styles.at(self.rows[at].session_seq).unwrap();
@@ -246,7 +246,7 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
         journal.push(Some(run), EventKind::PermissionSettled, settle("without", "policy"));
     });
     assert_eq!(got, vec![]);
-    // Whatever a person is called, they were asked.
+    // A person with the name of a policy is still a person.
     let got = one(|journal| {
         journal.push(Some(run), EventKind::Permission, asked.clone());
         journal.push(Some(run), EventKind::PermissionSettled, settle("by", "policy"));
@@ -275,7 +275,7 @@ fn notices() {
     assert_eq!(got, want.map(|(kind, text)| (kind, text.to_owned())));
 }
 
-/// Where hardly anything is said, what a person waits for in vain is.
+/// With the lowest verbosity, notices about a delay are still shown.
 #[test]
 fn what_holds_a_person_up_is_said_to_everybody() {
     let quiet = style().told(Some(Verbosity::None));
@@ -313,7 +313,7 @@ fn nonces_differ_and_fit_a_channel() {
     assert_ne!(nonce_of(&["a", "bc"]), nonce_of(&["ab", "c"]));
 }
 
-/// Journals as agents make them.
+/// Random journals, similar to those of agents.
 fn journals() -> impl Strategy<Value = Journal> {
     let step = (0u8..3, 0u8..10, "[a-z `\n]{0,12}");
     prop::collection::vec(step, 0..40).prop_map(|steps| {
@@ -343,7 +343,7 @@ fn journals() -> impl Strategy<Value = Journal> {
     })
 }
 
-/// Styles as configurations give them.
+/// Random styles, as configurations produce them.
 fn styles_of() -> impl Strategy<Value = Style> {
     let separator = prop::sample::select(vec![
         Separator::None,
@@ -386,8 +386,8 @@ fn styles_of() -> impl Strategy<Value = Style> {
 }
 
 proptest! {
-    /// A reader sees the journal grow, may stand anywhere when it does, may die there and be followed by another one,
-    /// and the configuration may be another one each time: what is told is what anybody works out afterwards.
+    /// Readers at any position of a growing journal, with restarts and configuration changes in between,
+    /// produce the same parts as a single later pass.
     #[test]
     fn any_cut_of_the_journal_gives_the_same_parts(
         journal in journals(),
@@ -401,7 +401,7 @@ proptest! {
         let mut records: Vec<(u64, Style)> = Vec::new();
         let (mut checkpoint, mut got) = (0, Vec::new());
         for (committed, style) in cuts {
-            // As the store records it: from the first row that is not there yet, or from the start.
+            // As in the store: from the next row on, or from the start.
             let from = if records.is_empty() { 0 } else { u64::try_from(committed).unwrap() + 1 };
             if records.last().is_none_or(|(_, known)| *known != style) {
                 records.retain(|(at, _)| *at != from);
@@ -417,7 +417,7 @@ proptest! {
         prop_assert!(numbers.is_sorted_by(|one, next| one < next), "{:?}", numbers);
     }
 
-    /// Whatever is told fits, and a turn says once at most that there is more.
+    /// All parts fit the limit, and a turn has at most one note about omitted output.
     #[test]
     fn c01_c04_what_is_told_is_within_its_bounds(journal in journals(), style in styles_of()) {
         for (kind, text) in journal.texts_in(&style) {
@@ -442,7 +442,7 @@ proptest! {
     }
 }
 
-/// D2: that one binding ran out is told in its own conversation and in no other one.
+/// D2: the timeout of one binding is reported in its own conversation only.
 #[test]
 fn d02_the_end_of_one_binding_is_said_there_alone() {
     let text = "This conversation is not bound any more.";

@@ -7,11 +7,11 @@ async fn slow_and_vanishing_clients_cost_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
     let server = Server::start(dir.path(), &fake, LIMITS);
-    // A head that never ends, and a body that never comes: both are ended by the server.
+    // An unfinished head and an unfinished body: the server ends both connections.
     assert_eq!(raw(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost:").await, "");
     let started = b"POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
     assert!(raw(dir.path(), started).await.starts_with("HTTP/1.1 408 "));
-    // Clients that go away in the middle, more of them than there are places.
+    // More disconnecting clients than there are places.
     for _ in 0..20 {
         let mut stream = UnixStream::connect(dir.path().join(SOCKET)).await.unwrap();
         stream.write_all(started).await.unwrap();
@@ -46,13 +46,13 @@ async fn idle_connections_make_room_for_new_ones() {
             raw(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    // The oldest is the one that made room.
+    // The oldest connection was closed.
     let mut rest = Vec::new();
     let _ = tokio::time::timeout(DEADLINE, held[0].read_to_end(&mut rest)).await.unwrap();
     server.end().await;
 }
 
-/// More streams than there may be, none of them read: the rest of the API is there.
+/// With the maximum of streams open and unread, the rest of the API responds.
 #[tokio::test]
 async fn streams_leave_places_for_other_requests() {
     let dir = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ async fn streams_leave_places_for_other_requests() {
 async fn a_half_closed_client_is_answered_and_a_closed_one_leaves_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
-    // No comment on a silent stream finds out that its client is gone.
+    // Without keep-alive comments, only the closed connection shows that the client is gone.
     let limits = ApiLimits { keep_alive_ms: 3_600_000, connections_max: 4, ..LIMITS };
     let server = Server::start(dir.path(), &fake, limits);
     let request = b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -160,7 +160,7 @@ async fn refusals_are_logged_a_few_times_and_then_counted() {
     let logging = tracing::subscriber::set_default(subscriber);
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &Fake::new(), ApiLimits { head_ms: 60_000, ..LIMITS });
-    // Each one beyond the limit ends another one, which is logged.
+    // Each connection beyond the limit closes another one, which is logged.
     let beyond = 100;
     let mut held = Vec::new();
     for _ in 0..LIMITS.connections_max + beyond {
@@ -200,7 +200,7 @@ async fn a_refused_request_is_read_before_it_is_answered() {
         assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("PERMISSION_DENIED"), "{answer}");
         refusing.await.unwrap();
     }
-    // A peer that sends nothing holds no place for long.
+    // A silent peer is disconnected soon.
     let (client, server) = UnixStream::pair().unwrap();
     tokio::time::timeout(DEADLINE, crate::http::server::refuse(server, 1 << 20)).await.unwrap();
     drop(client);

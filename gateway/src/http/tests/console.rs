@@ -1,5 +1,4 @@
-//! Conversations of the built-in channel over a real socket: the store, the inbox and the viewers are the real
-//! ones.
+//! Console conversations over a real socket, with the real store, inbox and viewers.
 
 use super::*;
 use crate::channel::console::Console;
@@ -13,7 +12,7 @@ use crate::store::inbox::Outcome;
 use crate::tests::{binding_row, conversation, open, session_row, spawn};
 use tempfile::TempDir;
 
-/// A served console whose conversation `bound` belongs to the session of the service behind it.
+/// Server with a console whose conversation `bound` belongs to the fake service's session.
 struct House {
     dir: TempDir,
     store: Store,
@@ -50,7 +49,7 @@ impl House {
         Client::new(self.dir.path())
     }
 
-    /// Says something, each time under an idempotency key of its own.
+    /// Sends a message, each time with a new idempotency key.
     async fn say(&self, to: &str, text: &str, id: &str) -> Result<Said, Failure> {
         let body = Say { text: text.to_owned(), message_id: Some(id.to_owned()), author: None };
         self.client().post(&messages_of(to), &body, &IdempotencyKey::mint()).await
@@ -64,7 +63,7 @@ impl House {
         self.page(of, "").await.messages.into_iter().map(|message| (message.kind, message.text)).collect()
     }
 
-    /// Puts a line into a conversation, as delivery does.
+    /// Adds a message to a conversation, as delivery does.
     async fn put(&self, into: &str, text: &str) {
         let row = NewConsoleMessage {
             conversation_id: into.to_owned(),
@@ -88,7 +87,7 @@ fn messages_of(conversation: &str) -> String {
     format!("/v1/console/conversations/{conversation}/messages")
 }
 
-/// A viewer: an event stream that is read event by event.
+/// Viewer that reads an event stream event by event.
 struct View {
     stream: UnixStream,
     seen: String,
@@ -103,7 +102,7 @@ impl View {
         Self { stream, seen: String::new() }
     }
 
-    /// Reads on; false when the stream has ended.
+    /// Reads more data; false at the end of the stream.
     async fn more(&mut self) -> bool {
         let mut piece = [0; 4_096];
         let read = tokio::time::timeout(DEADLINE, self.stream.read(&mut piece)).await.unwrap().unwrap();
@@ -111,7 +110,7 @@ impl View {
         read > 0
     }
 
-    /// Texts of the whole events that came, each with the id that went before it.
+    /// Returns the texts of all complete events, each with its id.
     fn events(&self) -> Vec<(u64, String)> {
         let whole = self.seen.rfind("\n\n").map_or("", |end| &self.seen[..end]);
         let mut id = 0;
@@ -152,7 +151,7 @@ async fn what_is_said_under_one_message_id_is_said_once() {
     assert_eq!(other.code, Code::IdempotencyConflict);
     assert_eq!(house.fake.asked.lock().unwrap().len(), 1, "{:?}", house.fake.asked);
     assert_eq!(house.shown("bound").await, [("person".to_owned(), "hello".to_owned())]);
-    // Without an id of its own the idempotency key names the message.
+    // Without a message id, the idempotency key is used.
     let key = IdempotencyKey::parse("k1").unwrap();
     let body = json!({"text": "again", "author": "ann"});
     let first: Said = house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
@@ -173,7 +172,7 @@ async fn what_is_said_under_one_message_id_is_said_once() {
 async fn many_at_once_under_one_message_id_are_one() {
     let house = House::new().await;
     let said = futures_util::future::join_all((0..4).map(|_| house.say("bound", "hello", "m"))).await;
-    // Whoever got in got one and the same answer.
+    // All accepted requests got the same response.
     let answers: Vec<Said> = said.into_iter().filter_map(Result::ok).collect();
     assert!(!answers.is_empty() && answers.iter().all(|said| *said == answers[0]), "{answers:?}");
     assert_eq!(house.fake.asked.lock().unwrap().len(), 1);
@@ -193,7 +192,7 @@ async fn a_conversation_says_where_its_messages_go() {
     let unbound = view("never%20seen").await;
     assert_eq!(unbound.session_key, None);
     assert!(!unbound.reason.is_empty() && unbound.reason != bound.reason, "{unbound:?} {bound:?}");
-    // What is said there is refused aloud, and reaches no session.
+    // A message to it is refused visibly and reaches no session.
     let said = house.say("nowhere", "hello", "m1").await.unwrap();
     let Outcome::Refused { failure, reason } = &said.outcome else { panic!("{said:?}") };
     assert_eq!((failure.code, reason), (Code::NotBound, &unbound.reason));
@@ -202,7 +201,7 @@ async fn a_conversation_says_where_its_messages_go() {
     assert_eq!((shown[1].0.as_str(), shown.len()), ("error", 2), "{shown:?}");
     assert_eq!(house.say("nowhere", "hello", "m1").await.unwrap(), said);
     assert_eq!(house.shown("nowhere").await, shown, "nothing is said twice");
-    // Commands work there.
+    // Commands work in an unbound conversation.
     let help = house.say("nowhere", "/acp help", "m2").await.unwrap();
     assert!(help.outcome.text().contains("/acp spawn"), "{help:?}");
     assert_eq!(*house.fake.asked.lock().unwrap(), [] as [String; 0]);
@@ -251,25 +250,25 @@ async fn a_viewer_goes_on_where_it_was() {
         "{}",
         view.seen
     );
-    // It goes away, misses something, and comes back with the last number that it saw.
+    // The viewer disconnects, misses a message, and returns with the last number received.
     let last = seen[1].0;
     drop(view);
     house.put("c", "four").await;
     let mut view = View::open(house.dir.path(), "c", "", &format!("last-event-id: {last}\r\n")).await;
     assert_eq!(texts(&view.until(2).await), ["three", "four"]);
-    // The header is the later word: a client sends the same query again when it reconnects.
+    // The header takes precedence, since a reconnecting client repeats its original query.
     let header = format!("last-event-id: {}\r\n", seen[2].0);
     let mut both = View::open(house.dir.path(), "c", "?after=0", &header).await;
     assert_eq!(texts(&both.until(1).await), ["four"]);
     let mut after = View::open(house.dir.path(), "c", &format!("?after={}", seen[0].0), "").await;
     assert_eq!(texts(&after.until(3).await), ["two", "three", "four"]);
-    // Silence is filled with comments, and live lines still come after them.
+    // Keep-alive comments fill the silence, and new messages still follow.
     while view.seen.matches(":\n\n").count() < 2 {
         assert!(view.more().await);
     }
     house.put("c", "five").await;
     assert_eq!(texts(&view.until(3).await), ["three", "four", "five"]);
-    // Every viewer is let go when the gateway ends, before the wait for open requests is over.
+    // All viewers end when the gateway stops, before the time limit for open requests.
     let House { server, store, .. } = house;
     let start = Instant::now();
     server.end().await;
@@ -281,7 +280,7 @@ async fn a_viewer_goes_on_where_it_was() {
     store.close().await;
 }
 
-/// A card is replaced where it stands: a viewer gets the same message again, and whoever comes later the last text.
+/// An edited card is sent to open viewers again under its number; new viewers get the last text.
 #[tokio::test]
 async fn c07_a_viewer_sees_a_card_being_replaced() {
     let house = House::new().await;
@@ -313,7 +312,7 @@ async fn c07_a_viewer_sees_a_card_being_replaced() {
     assert_eq!(seen[1], (message_id.clone(), "Working: 1 tool call".to_owned()));
     assert_eq!((page[1].kind.as_str(), seen.len()), ("card", 2), "one message, not two");
     assert!(page[0].id > page[1].id && page[0].revision < page[1].revision, "{page:?}");
-    // Not there, or not a number of this channel, or of another conversation.
+    // Missing, malformed, or an id of another conversation.
     for (at, id) in [(&at, "999"), (&at, "x"), (&conversation("other"), message_id.as_str())] {
         assert!(matches!(console.edit(at, id, &card("y")).await, EditOutcome::Gone { .. }), "{id}");
     }

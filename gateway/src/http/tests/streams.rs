@@ -52,7 +52,7 @@ async fn streams_follow_the_run_to_its_end_across_a_restart() {
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 2);
     server.end().await;
     fake.say("three");
-    // The next gateway starts after the client has looked for it in vain.
+    // The next gateway starts after the client's first failed attempt to connect.
     let late = async {
         tokio::task::yield_now().await;
         Server::start(dir.path(), &fake, LIMITS)
@@ -74,15 +74,15 @@ async fn streams_end_where_nothing_follows() {
     let server = Server::start(dir.path(), &fake, LIMITS);
     let client = Client::new(dir.path()).until(Some(Instant::now() + DEADLINE));
     fake.say("one");
-    // Only what is there.
+    // Without `follow`, only existing rows.
     let mut events = client.events(wanted(&fake, false, false));
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
     assert_eq!(events.next().await.unwrap(), None);
-    // A run that ended before its events are asked for again.
+    // The run ended before its events were requested.
     *fake.state.lock().unwrap() = (SessionState::Idle, RunState::Completed);
     let mut events = client.events(Wanted { after: 1, ..wanted(&fake, true, true) });
     assert_eq!(events.next().await.unwrap(), None);
-    // A session that is closed.
+    // A closed session.
     *fake.state.lock().unwrap() = (SessionState::Closed, RunState::Completed);
     fake.append(EventKind::Closed, "{\"reason\":\"x\"}");
     let mut events = client.events(wanted(&fake, false, true));

@@ -1,4 +1,4 @@
-//! What goes wrong between the cases: a gateway that dies between a commit and its acts, news that never comes,
+//! Adverse cases: a gateway killed between a commit and its acts, missing events of the supervisor, and
 //! agents that end at the worst moment.
 
 use super::cases::{approving, ask, code, lease, prompt, ready, run_state};
@@ -89,7 +89,8 @@ fn an_agent_that_broke_a_limit_is_ended_after_a_death_too() {
     assert_eq!(run_state(&world, run), RunState::Completed, "never stuck between error and a living process");
 }
 
-/// The supervisor said that the process has ended, and the connection broke before its last words came.
+/// State after the supervisor reported the end of the process and the connection broke before the last
+/// output.
 fn told_of_the_end_and_cut_off() -> (World, RunId) {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();

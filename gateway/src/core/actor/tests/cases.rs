@@ -1,4 +1,4 @@
-//! One case for each thing that an actor decides.
+//! One test for each decision of an actor.
 
 use super::world::{World, prompt_request};
 use super::*;
@@ -19,7 +19,7 @@ pub(super) fn ready() -> World {
     world
 }
 
-/// The same in a mode that asks nobody.
+/// Returns the same world in a mode without questions.
 pub(super) fn approving() -> World {
     let mut world = ready();
     world.rows.session.options.permission = crate::core::rows::PermissionMode::ApproveAll;
@@ -102,7 +102,7 @@ fn cancel_reaches_the_agent_once_and_never_its_process() {
 fn a_cancel_that_the_agent_ignores_ends_its_process() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
-    // The agent does not read any more: the cancel is accepted but not answered.
+    // The agent stops reading: the cancel is accepted but not answered.
     world.deaf = true;
     world.command(Command::Cancel(None)).unwrap();
     assert_eq!(run_state(&world, run), RunState::Running);
@@ -347,7 +347,8 @@ fn a_line_over_the_limit_ends_the_lease_with_a_typed_error() {
     assert_eq!(world.rows.session.lease_id, None, "drained and gone");
 }
 
-/// What is left of an agent that ended is read to the line that broke the limit, and no further: behind it is half a line.
+/// The remaining output of an ended agent is read only up to the line over the limit, since the rest starts
+/// mid-line.
 #[test]
 fn nothing_is_read_after_a_line_over_the_limit_of_an_agent_that_has_ended() {
     let mut world = World::new(1, 100_000);
@@ -368,7 +369,7 @@ fn nothing_is_read_after_a_line_over_the_limit_of_an_agent_that_has_ended() {
     assert_eq!(world.rows.session.lease_id, None, "drained and gone");
 }
 
-/// A gateway that comes after the break reads nothing either: it would begin in the middle of a line.
+/// A restarted gateway reads no output after the line over the limit, since it would start mid-line.
 #[test]
 fn nothing_is_read_after_a_line_over_the_limit_by_the_next_gateway() {
     let mut world = World::new(1, 100_000);

@@ -1,5 +1,5 @@
-//! Files and terminals under the permission modes: nothing is done that was not allowed, nothing is asked twice, and a
-//! kill of the gateway at any moment changes neither.
+//! Files and terminals under the permission modes: no effect without permission and no repeated question,
+//! also if the gateway is killed at any moment.
 
 use super::cases::{ask, prompt, ready, run_state};
 use super::world::{World, prompt_request};
@@ -26,7 +26,7 @@ impl World {
     }
 }
 
-/// A session in a mode, with a turn that runs.
+/// Returns a session in a permission mode, with a running turn.
 fn running(mode: PermissionMode) -> (World, RunId) {
     let mut world = ready();
     world.rows.session.options.permission = mode;
@@ -54,7 +54,7 @@ fn answer(world: &mut World, option: &str) {
     world.command(command).unwrap();
 }
 
-/// What the agent heard of its requests: `ok`, or the error's text.
+/// Answers that the agent received: `ok` or the error's text.
 fn heard(world: &World) -> Vec<String> {
     world.stdin().into_iter().filter(|text| text.starts_with("answer")).collect()
 }
@@ -215,7 +215,7 @@ fn a_link_does_not_carry_a_permission_to_another_file() {
     let (mut world, _) = running(PermissionMode::Ask);
     world.say(&edit(&["/w/a"]));
     answer(&mut world, "yes");
-    // Since the answer the agent has made a link of it.
+    // After the answer, the agent replaced the file by a link.
     world.links.insert("/w/a".to_owned(), "/w/b".to_owned());
     world.say("W/w/a new\n");
     assert_eq!((pending(&world).len(), world.performed.len()), (1, 0));
@@ -366,7 +366,7 @@ fn an_effect_that_fails_is_journaled_as_failed() {
     assert_eq!(effects(&world)[1], effect("write", "failed", ""));
 }
 
-/// A grant is used up by the effect that it was for, also when the agent had written the file by itself.
+/// A grant is consumed by the effect it was given for, even if the file already has the content.
 #[test]
 fn content_that_the_file_holds_already_uses_the_permission_up() {
     let (mut world, _) = running(PermissionMode::Ask);
@@ -379,7 +379,7 @@ fn content_that_the_file_holds_already_uses_the_permission_up() {
     assert_eq!((pending(&world).len(), world.performed.len()), (1, 0), "once is once");
 }
 
-/// Another mode decides about what waits: an old button has no say any more.
+/// A changed permission mode decides pending questions; their old buttons have no effect.
 #[test]
 fn another_permission_mode_decides_about_the_questions_that_wait() {
     let own = edit(&["/w/g"]);
@@ -423,7 +423,8 @@ fn another_permission_mode_decides_about_the_questions_that_wait() {
     }
 }
 
-/// What was allowed and may not be sent yet is recalled once its turn is stopped or over, and by a stricter mode.
+/// Allowed effects that may not have been sent are recalled when the turn is cancelled or ends, and by a
+/// stricter mode.
 #[test]
 fn an_effect_that_was_not_sent_is_recalled() {
     type End = fn(&mut World, RunId);

@@ -1,4 +1,4 @@
-//! The backend of the actor's tests.
+//! Backend for the actor's tests.
 
 use super::*;
 use crate::core::agent_settings::{AgentSettings, Choices, Report};
@@ -9,15 +9,15 @@ use crate::core::link::{
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
 
-/// A link whose protocol is one letter a line.
+/// Backend whose protocol has one letter per line.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(super) struct LetterLink {
     running: Option<RunId>,
     pub(super) asked: Vec<u64>,
     goodbye: Option<Goodbye>,
-    /// Changes of options without an answer.
+    /// Option changes without an answer.
     sets: Vec<SetOption>,
-    /// What every process was opened with.
+    /// Parameters with which each process was opened.
     #[serde(skip)]
     pub(super) ensured: Arc<Mutex<Vec<EnsureSession>>>,
 }

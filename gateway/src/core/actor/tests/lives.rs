@@ -1,4 +1,4 @@
-//! How sessions begin, end and run out: the control-plane cases (B and D) that an actor decides.
+//! Beginning, end and timeouts of sessions: the control-plane cases (B and D) that an actor decides.
 
 use super::cases::{ask, code, lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
@@ -21,7 +21,7 @@ fn said(world: &World, status: &str) -> usize {
     world.rows.events.iter().filter(|event| event.kind == K::Status && event.payload.contains(&text)).count()
 }
 
-/// Lets the next deadline come.
+/// Advances the clock to the next deadline.
 fn wait(world: &mut World) {
     let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
     world.now_ms = world.now_ms.max(at);
@@ -54,7 +54,7 @@ fn b02_turns_of_one_session_come_one_after_the_other() {
 
 #[test]
 fn b03_a_cancel_reaches_every_phase_and_twice_is_once() {
-    // Initialising: the agent is being started, the run waits for it.
+    // Initialising: the agent is being started and the run is queued.
     let mut world = World::new(1, 1000);
     world.deaf = true;
     world.boot(None);
@@ -67,7 +67,7 @@ fn b03_a_cancel_reaches_every_phase_and_twice_is_once() {
     assert_eq!(world.rows.session.state, SessionState::Idle);
     assert!(!world.stdin().iter().any(|text| text.starts_with("prompt")), "a cancelled turn never starts");
 
-    // Running, and again while it is being cancelled; then what waits behind it.
+    // Running, and again during the cancellation; then the queued run.
     let mut world = ready();
     let runs = prompt(&mut world, "Thello").unwrap();
     let queued = prompt(&mut world, "prompt b").unwrap();
@@ -140,7 +140,7 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
         Answered::Now(now) => now.discarded,
         other => panic!("{other:?}"),
     };
-    // Idle; and in a turn, which is settled first.
+    // Idle, and in a turn, which is settled first.
     for text in ["prompt a", "Thello"] {
         let mut world = ready();
         prompt(&mut world, text).unwrap();
@@ -149,14 +149,14 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
         assert_eq!(world.stdin().last().map(String::as_str), Some("discard\n"));
         assert_eq!(world.rows.session.lease_id, None, "once the agent has answered");
     }
-    // An agent that does not answer is not waited for for ever.
+    // The wait for an unresponsive agent is limited.
     let mut world = ready();
     world.deaf = true;
     world.command(Command::Close(discard())).unwrap();
     assert!(world.rows.session.lease_id.is_some());
     wait(&mut world);
     assert_eq!(world.rows.session.lease_id, None);
-    // One that does not run cannot be asked, and that is said.
+    // An agent that is not running cannot be asked, and the reply reports this.
     let mut world = ready();
     world.exit(lease(&world), ExitStatus::Exited(0));
     assert!(world.settle());
@@ -234,7 +234,7 @@ fn b11_a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
     world.command(Command::Set(Setting::TimeoutS(30))).unwrap();
     let hung = prompt(&mut world, "Thello").unwrap();
     let next = prompt(&mut world, "prompt b").unwrap();
-    // It survives a restart: the time counts from the start of the turn.
+    // The time limit survives a restart, since it counts from the start of the turn.
     world.now_ms += 20_000;
     world.boot(None);
     assert!(world.settle());
@@ -272,7 +272,7 @@ fn b12_a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let id = lease(&world);
-    // The gateway starts again, and there is no supervisor.
+    // The gateway restarts without a supervisor.
     world.refuse_attach = true;
     world.boot(None);
     assert!(world.settle());

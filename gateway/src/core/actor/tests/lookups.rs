@@ -8,7 +8,7 @@ use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
 
-/// A session at rest whose next start waits for its look-up, and the run that wants it.
+/// Returns an idle session whose next start waits for its look-up, and the run that requires the start.
 fn waiting() -> (World, RunId) {
     let mut world = ready();
     let lease = world.rows.session.lease_id.unwrap();

@@ -1,5 +1,5 @@
-//! Every edge of the two state machines: as an actor takes it or refuses it, and that each is told with from, event
-//! and to.
+//! Every transition of the two state machines, accepted or refused, is reported with `from`, `event` and
+//! `to`.
 
 use super::cases::{lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
@@ -47,7 +47,7 @@ fn every_pair_of_the_runs_machine_is_taken_or_refused_and_told() {
             let moved = out.run_event(&mut row, event);
             assert_eq!(row.state, from.on(event).unwrap_or(from));
             match from.on(event) {
-                // Whoever moved it tells, once the row says all of it.
+                // The caller reports the move after it has filled in the row.
                 Ok(_) => assert_eq!((moved, out.moves.len()), (Some(from), 0)),
                 Err(_) => {
                     let (run_id, from, event) = (Some(run.run_id), from.as_str(), event.as_str());
@@ -64,7 +64,7 @@ fn wait(world: &mut World) {
     world.input(Input::Tick);
 }
 
-/// A session whose agent never opened one.
+/// Returns a session whose agent failed to open it.
 fn faulted() -> World {
     let mut world = World::new(1, 1000);
     world.deaf = true;
@@ -81,7 +81,7 @@ fn close(world: &mut World) {
     world.command(Command::Close(CloseRequest::new("enough"))).unwrap();
 }
 
-/// Sessions that between them take every way there is.
+/// Sessions that together use every transition.
 fn lives() -> Vec<World> {
     let mut plain = ready();
     prompt(&mut plain, "prompt a").unwrap();
@@ -139,8 +139,8 @@ fn lives() -> Vec<World> {
     vec![plain, again, anew, enough, unopened, stopped, broken, died, put_back, steered]
 }
 
-/// What a session is ended or faulted in has no turn any more: the turn ends first, in the same transaction. So these
-/// four are in the table, for rows as a damaged database may have them, and no life takes them.
+/// Transitions that no session uses, because the turn ends first in the same transaction. They are in the
+/// table for rows of a damaged database.
 const NOT_TAKEN: [&str; 4] = [
     "running faulted error",
     "running closed closed",
@@ -186,7 +186,7 @@ fn lives_take_every_edge_and_tell_each() {
     assert_eq!(runs, table.collect::<BTreeSet<_>>());
 }
 
-/// `error -> idle`: whoever starts the conversation anew has the fault behind them, and the next prompt works.
+/// `error -> idle`: a new conversation clears the failure, and the next prompt works.
 #[test]
 fn a_new_conversation_puts_a_fault_behind() {
     let mut world = faulted();
@@ -195,7 +195,7 @@ fn a_new_conversation_puts_a_fault_behind() {
     assert_eq!(world.processes.len(), 1, "nothing is started before somebody says something");
     let run = prompt(&mut world, "prompt b").unwrap();
     assert_eq!(run_state(&world, run), RunState::Completed);
-    // What goes wrong then is a fault again.
+    // A later failure leads to the error state again.
     let mut world = faulted();
     world.command(Command::NewConversation).unwrap();
     world.deaf = true;

@@ -1,5 +1,5 @@
-//! Attacks on what agents ask people for: answers that come twice, late, or for something else; questions that come
-//! when nobody wants them any more; a gateway that dies in between (design §6 "Permissions", §9 H4).
+//! Adverse cases of permission requests: repeated, late or unrelated answers, outdated questions, and a
+//! gateway killed in between (design §6 "Permissions", §9 H4).
 
 use super::cases::{ask, lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
@@ -16,7 +16,7 @@ fn restart(world: &mut World) {
     assert!(world.settle());
 }
 
-/// A turn that waits for the answer to one question, and the question's id.
+/// Returns a turn that waits for the answer to one question, and the question's id.
 fn asked() -> (World, RunId, String) {
     let mut world = ready();
     let run = prompt(&mut world, "P").unwrap();
@@ -29,7 +29,7 @@ fn pending(world: &World) -> Vec<String> {
     world.rows.permissions.values().map(PermissionRow::permission_id).collect()
 }
 
-/// Answers, and says whether that was taken, or which detail code refused it.
+/// Answers a question; returns the detail code of a refusal.
 fn answer(world: &mut World, id: &str, option: &str) -> Result<(), String> {
     let command = Command::AnswerPermission {
         permission_id: id.to_owned(),
@@ -41,7 +41,7 @@ fn answer(world: &mut World, id: &str, option: &str) -> Result<(), String> {
 
 const NOT_PENDING: &str = "PERMISSION_NOT_PENDING";
 
-/// What the agents heard of their questions, in order.
+/// Answers that the agents received, in order.
 fn heard(world: &World) -> Vec<&'static str> {
     let word = |text: &String| match () {
         () if !text.starts_with("answer") => None,
@@ -75,7 +75,8 @@ fn of_two_answers_the_first_wins_wherever_the_gateway_dies() {
     }
 }
 
-/// What conversations tell of a question stands in the journal: until when it waits, and the answer's name.
+/// The journal holds the deadline of a question and the name of the chosen option, for display in
+/// conversations.
 #[test]
 fn the_journal_says_until_when_and_with_which_option() {
     let (mut world, _, id) = asked();
@@ -140,7 +141,7 @@ fn an_answer_after_the_end_of_what_it_was_for_is_refused() {
     for (what, end, says) in [
         ("cancel", cancel, Some("cancelled")),
         ("close", close, Some("cancelled")),
-        // Nobody is there to hear it.
+        // No process is left to receive the answer.
         ("death", die, None),
         ("deadline", take_time, Some("no")),
         ("end of the turn", finish, Some("cancelled")),
@@ -205,7 +206,7 @@ fn what_is_asked_after_a_stop_is_cancelled_at_once_and_never_approved() {
             }
             world.say("P\n");
             assert_eq!(pending(&world), [] as [String; 0], "{mode:?} {close}");
-            // A session that is closed has nothing to say any more; its agent ends.
+            // A closed session sends no answer; its agent ends.
             let want: &[&str] = if close { &[] } else { &["cancelled"] };
             assert_eq!(heard(&world), want, "{mode:?} {close}");
         }

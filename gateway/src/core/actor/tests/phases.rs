@@ -1,4 +1,4 @@
-//! Cancel, close and a few attacks in every phase of a session's life; and what is never tried a second time.
+//! Cancel, close and adverse cases in every phase of a session, and operations that are never retried.
 
 use super::cases::{ask, code, lease, prompt, ready, run_state};
 use super::world::{World, prompt_request};
@@ -10,14 +10,14 @@ use crate::core::session::SessionState;
 use acp_shared::codes::Code;
 use acp_shared::protocol::RefusalCode;
 
-/// Lets the next deadline come.
+/// Advances the clock to the next deadline.
 fn wait(world: &mut World) {
     let at = world.actor.as_ref().unwrap().deadline_ms().unwrap();
     world.now_ms = world.now_ms.max(at);
     world.input(Input::Tick);
 }
 
-/// A gateway whose supervisor has no room for the agent yet.
+/// Returns a gateway whose supervisor has no capacity for the agent yet.
 fn starting() -> World {
     let mut world = World::new(1, 1000);
     world.refuse_spawn = Some((RefusalCode::Busy, Some(100)));
@@ -26,7 +26,7 @@ fn starting() -> World {
     world
 }
 
-/// An agent that was started and has not opened its session.
+/// Returns an agent that was started and has not opened its session.
 fn opening() -> World {
     let mut world = World::new(1, 1000);
     world.deaf = true;
@@ -39,7 +39,7 @@ const fn cancel() -> Command {
     Command::Cancel(None)
 }
 
-/// A session in each phase, with the run that is meant, and the session's state.
+/// Returns a session in each phase, with its run and the session's state.
 fn phases() -> Vec<(&'static str, World, Option<RunId>, SessionState)> {
     let with = |mut world: World, text: &str| {
         let run = prompt(&mut world, text).unwrap();
@@ -72,7 +72,7 @@ fn phases() -> Vec<(&'static str, World, Option<RunId>, SessionState)> {
     ]
 }
 
-/// B3: whatever phase it is in, a cancel reaches the turn, says what it reached, and touches no process; a second one
+/// B3: in every phase, a cancel reaches the turn, returns the affected run, and ends no process; a second one
 /// changes nothing.
 #[test]
 fn b03_a_cancel_in_every_phase() {
@@ -111,8 +111,8 @@ fn b03_a_cancel_in_every_phase() {
     }
 }
 
-/// B4: in every phase a close is done when it is answered: the session is closed, its runs and questions are settled,
-/// its bindings end; its process follows by itself. It is done once. Afterwards nothing is taken any more.
+/// B4: in every phase, a close takes effect before its reply: the session is closed, runs and questions are
+/// settled, and bindings end; the process ends afterwards. It happens once, and later commands are refused.
 #[test]
 fn b04_a_close_in_every_phase() {
     for (name, mut world, run, before) in phases() {
@@ -141,7 +141,8 @@ fn b04_a_close_in_every_phase() {
     }
 }
 
-/// A close that overtakes the start of the agent: whether the supervisor had heard of it or not, nothing stays.
+/// A close before the end of the agent's start leaves nothing behind, whether or not the supervisor had
+/// received the spawn.
 #[test]
 fn b04_a_close_races_the_start_of_the_agent() {
     for heard in [false, true] {
@@ -152,7 +153,7 @@ fn b04_a_close_races_the_start_of_the_agent() {
         world.refuse_spawn = None;
         let id = lease(&world);
         if heard {
-            // The process was made after all, and its answer comes late.
+            // The process was created, and the confirmation arrives late.
             world.processes.entry(id).or_default();
             world.input(Input::News(LeaseNews::Spawned));
         }
@@ -164,7 +165,7 @@ fn b04_a_close_races_the_start_of_the_agent() {
     }
 }
 
-/// A cancel and the end of the turn meet: who was first holds, and what comes next in the queue is nobody's victim.
+/// If a cancel races with the end of the turn, the first one counts, and the next queued run is not affected.
 #[test]
 fn b03_a_cancel_races_the_end_of_the_turn() {
     let mut world = ready();
@@ -174,7 +175,7 @@ fn b03_a_cancel_races_the_end_of_the_turn() {
     let answer = world.command(Command::Cancel(Some(run))).unwrap();
     assert_eq!(answer, Answered::Cancel(Cancelled { run_id: None, state: None }), "it has ended");
     assert_eq!((run_state(&world, run), run_state(&world, next)), (RunState::Completed, RunState::Running));
-    // The agent had answered when it was asked to stop: that answer counts.
+    // The agent had answered before the cancel arrived: that answer counts.
     world.deaf = true;
     world.command(Command::Cancel(Some(next))).unwrap();
     world.say("D\n");
@@ -182,8 +183,8 @@ fn b03_a_cancel_races_the_end_of_the_turn() {
     assert_eq!(world.rows.session.state, SessionState::Idle);
 }
 
-/// B2: a long queue: each prompt is told its place, one more than may be is refused, and what is dropped out of the
-/// middle leaves the others in their order.
+/// B2: with a long queue, each prompt gets its position, a prompt over the limit is refused, and cancelling
+/// runs in the middle preserves the order of the others.
 #[test]
 fn b02_a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
     let mut world = World::new(1, 1000);
@@ -212,7 +213,7 @@ fn b02_a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
     assert_eq!(world.rows.session.state, SessionState::Idle);
 }
 
-/// B14: a time that is set while a turn runs holds for that turn, counted from its start, as after a restart.
+/// B14: a time limit set during a turn applies to this turn, counted from its start, as after a restart.
 #[test]
 fn b14_a_time_that_is_set_in_a_turn_holds_for_it() {
     let mut world = ready();
@@ -225,7 +226,7 @@ fn b14_a_time_that_is_set_in_a_turn_holds_for_it() {
     world.now_ms += 1;
     world.input(Input::Tick);
     assert_eq!(run_state(&world, run), RunState::Failed);
-    // Taken away again, it stops nothing.
+    // A removed limit stops no turn.
     let run = prompt(&mut world, "Thello").unwrap();
     world.command(Command::Set(Setting::TimeoutS(0))).unwrap();
     world.now_ms += 1_000_000;
@@ -233,7 +234,8 @@ fn b14_a_time_that_is_set_in_a_turn_holds_for_it() {
     assert_eq!(run_state(&world, run), RunState::Running);
 }
 
-/// B16: an agent that the supervisor never started was not slow: what is not there is named, with what to do.
+/// B16: if the supervisor never started the agent, the failure names the supervisor and the next step instead
+/// of a slow agent.
 #[test]
 fn b16_a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
     let mut world = starting();
@@ -252,9 +254,9 @@ fn b16_a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
     assert_eq!(run_state(&world, run), RunState::Completed);
 }
 
-/// B17: there is one backend for a session, and no second one to fall back to. So nothing is tried again, neither after
-/// output nor after the prompt arrived, and the failure says that; only a prompt that provably never arrived is sent
-/// again, by the same backend (H6).
+/// B17: a session has one backend and no fallback. A turn is not retried after output or after the prompt
+/// arrived, and the failure says so; only a prompt that provably never arrived is sent again, by the same
+/// backend (H6).
 #[test]
 fn b17_what_an_agent_may_have_begun_is_never_tried_a_second_time() {
     for spoke in [true, false] {
@@ -277,7 +279,8 @@ fn b17_what_an_agent_may_have_begun_is_never_tried_a_second_time() {
     }
 }
 
-/// B12: who waits for an agent that is out of reach is told so in bounded time, once; what waits goes on by itself.
+/// B12: while the agent is out of reach, waiting users are informed once, in bounded time; queued prompts
+/// continue later.
 #[test]
 fn b12_who_waits_for_an_agent_out_of_reach_is_told() {
     let told =

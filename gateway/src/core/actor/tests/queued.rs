@@ -1,4 +1,4 @@
-//! What people still change about a message that waits.
+//! Changes to queued messages.
 
 use super::cases::{code, prompt, ready, run_state};
 use super::*;
@@ -13,7 +13,7 @@ fn change(world: &mut World, run_id: RunId, change: QueuedChange) -> Result<Queu
     }
 }
 
-/// Only what waits is changed, and never what has started or is over.
+/// Only queued runs change; running and ended ones never do.
 #[test]
 fn b03_what_waits_can_be_dropped_worded_anew_and_steered() {
     let mut world = ready();
@@ -63,7 +63,7 @@ fn b05_without_a_turn_nothing_is_steered_and_what_waits_waits_on() {
     assert_eq!(world.kinds().len(), events);
 }
 
-/// After a restart the words are those of now.
+/// A changed text survives a restart.
 #[test]
 fn b03_a_restart_keeps_the_new_words() {
     let mut world = ready();

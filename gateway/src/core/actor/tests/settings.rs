@@ -1,4 +1,4 @@
-//! Changes of an agent's own settings: answered once the agent has answered, kept only if the agent took them.
+//! Changes of an agent's own settings: answered after the agent's answer, stored only if the agent took them.
 
 use super::cases::{lease, ready};
 use super::*;

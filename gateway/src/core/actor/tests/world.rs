@@ -1,4 +1,4 @@
-//! The world of the actor's tests.
+//! In-memory model of database, supervisor and agent for the actor's tests.
 
 use super::letters::LetterLink;
 use super::*;
@@ -19,7 +19,7 @@ use acp_shared::protocol::{Attached, Graces, LeaseState, RefusalCode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// A process as the supervisor keeps it: it outlives the gateway.
+/// Process as tracked by the supervisor; it outlives the gateway.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) stdout: Vec<u8>,
@@ -29,7 +29,7 @@ pub(super) struct Process {
     closing: bool,
 }
 
-/// What the database would hold.
+/// Content of the database.
 #[derive(Debug, Clone)]
 pub(super) struct Rows {
     pub(super) session: SessionRow,
@@ -41,9 +41,9 @@ pub(super) struct Rows {
     pub(super) permissions: BTreeMap<u64, PermissionRow>,
     pub(super) events: Vec<EventRow>,
     pub(super) keys: Vec<String>,
-    /// Why bindings ended.
+    /// Reasons of ended bindings.
     pub(super) ended: Vec<String>,
-    /// When the bindings were last touched.
+    /// Time of the last update of the bindings.
     pub(super) touched_ms: u64,
 }
 
@@ -57,36 +57,36 @@ pub(super) struct World {
     pub(super) recalled: Vec<u64>,
     /// Content of files, by canonical path.
     pub(super) disk: BTreeMap<String, String>,
-    /// Canonical paths of those that lead over a link.
+    /// Canonical paths of files that are reached through a link.
     pub(super) links: BTreeMap<String, String>,
-    /// Whether inspections and look-ups are lost, as when the gateway is killed before their end.
+    /// True if inspections and look-ups never complete, as after a kill of the gateway.
     pub(super) inspects_never: bool,
     inputs: VecDeque<Input>,
-    /// Prompts whose acceptance was not confirmed yet: a client sends them again.
+    /// Prompts whose acceptance is not confirmed: the client sends them again.
     unconfirmed: Vec<(Ticket, RunId, String)>,
     chunks: usize,
     cut: usize,
     fuse: Option<usize>,
     pub(super) next_ticket: Ticket,
-    /// The agent takes input and does nothing with it.
+    /// The agent accepts input and ignores it.
     pub(super) deaf: bool,
-    /// Input is not taken: its answers do not come.
+    /// Input is not accepted, and its confirmations do not arrive.
     pub(super) stuck: bool,
-    /// What ends a process does not arrive: the gateway was killed before it asked, or the end takes long.
+    /// Requests to end a process do not arrive: the gateway was killed before, or the end takes long.
     pub(super) unending: bool,
-    /// Nothing is said to an attach but that it must wait.
+    /// Every attach is answered with a request to wait.
     pub(super) refuse_attach: bool,
-    /// Whether configuration still has the agent.
+    /// True if the agent was removed from the configuration.
     pub(super) removed: bool,
-    /// The answer to the next spawns.
+    /// Response to the next spawns.
     pub(super) refuse_spawn: Option<(RefusalCode, Option<u64>)>,
-    /// What every process was opened with.
+    /// Parameters with which each process was opened.
     pub(super) ensured: Arc<Mutex<Vec<EnsureSession>>>,
-    /// Every step of a state machine.
+    /// All transitions of the state machines.
     pub(super) moved: Vec<Move>,
-    /// The news of an exit does not come.
+    /// Exits are not reported.
     pub(super) silent_exit: bool,
-    /// Bounds and deadlines of the next actor.
+    /// Limits and deadlines of the next actor.
     pub(super) limits: Limits,
 }
 
@@ -297,7 +297,7 @@ impl World {
         }
     }
 
-    /// Starts the gateway anew; it dies by itself after `fuse` effects.
+    /// Starts the gateway; it is killed after `fuse` effects.
     pub(super) fn boot(&mut self, fuse: Option<usize>) {
         let mut link: LetterLink = match &self.rows.lease {
             Some(lease) if !lease.link_state.is_empty() => serde_json::from_str(&lease.link_state).unwrap(),
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// A client asks, and asks again after every restart until it was answered.
+    /// Sends a prompt as a client, and again after every restart until it is confirmed.
     pub(super) fn prompt(&mut self, text: &str) {
         let run_id = RunId::mint();
         self.unconfirmed.push((0, run_id, text.to_owned()));
@@ -332,7 +332,7 @@ impl World {
         self.inputs.push_back(Input::Command { ticket, command, keyed: Some(keyed) });
     }
 
-    /// Asks for something and lets the world run until nothing more happens.
+    /// Sends a command and runs until no input is left.
     pub(super) fn command(&mut self, command: Command) -> Result<Answered, Failure> {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
@@ -341,7 +341,7 @@ impl World {
         self.replies.iter().find(|(of, _)| *of == ticket).unwrap().1.clone()
     }
 
-    /// Asks for something, and does not wait for it.
+    /// Sends a command without waiting for the reply.
     pub(super) fn push(&mut self, command: Command) {
         self.next_ticket += 1;
         self.inputs.push_back(Input::Command { ticket: self.next_ticket, command, keyed: None });
@@ -352,7 +352,7 @@ impl World {
         assert!(self.settle());
     }
 
-    /// Runs until nothing is left to do; `false` when the gateway was killed on the way.
+    /// Runs until no input is left; `false` if the gateway was killed in between.
     pub(super) fn settle(&mut self) -> bool {
         while let Some(input) = self.inputs.pop_front() {
             if self.answered_before(&input) {
@@ -384,7 +384,7 @@ impl World {
         true
     }
 
-    /// What the driver does with a repeated key.
+    /// Deduplicates a repeated key, as the driver does.
     fn answered_before(&mut self, input: &Input) -> bool {
         let Input::Command { ticket, keyed: Some(keyed), .. } = input else { return false };
         let known = self.rows.keys.contains(&format!("{}/{}", keyed.scope, keyed.key));
@@ -481,7 +481,7 @@ impl World {
         }
     }
 
-    /// Sends output in pieces that respect no line.
+    /// Sends output in pieces that ignore line boundaries.
     fn output(&mut self, lease_id: LeaseId, from_offset: u64) {
         let process = &self.processes[&lease_id];
         let mut offset = from_offset;
@@ -531,7 +531,7 @@ impl World {
         }
     }
 
-    /// The agent says something by itself.
+    /// Lets the agent write output without a request.
     pub(super) fn say(&mut self, text: &str) {
         let lease_id = self.rows.session.lease_id.unwrap();
         let before = self.processes[&lease_id].stdout.len() as u64;
@@ -540,7 +540,7 @@ impl World {
         assert!(self.settle());
     }
 
-    /// The agent's process ends.
+    /// Ends the agent's process.
     pub(super) fn exit(&mut self, lease_id: LeaseId, status: ExitStatus) {
         self.processes.get_mut(&lease_id).unwrap().exit = Some(status);
         self.tell_exit(lease_id, status);

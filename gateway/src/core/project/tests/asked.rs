@@ -12,7 +12,7 @@ fn at(account: &str, id: &str) -> ConversationRef {
     }
 }
 
-/// The final message of a run with this prompt row, as a conversation is told it.
+/// Returns the final message of a run with this prompt row, as shown in a conversation.
 fn told(prompt: &str, here: &ConversationRef, answer: &str, kind: EventKind, payload: Value) -> String {
     let run = run_id(1);
     let mut journal = Journal::default();
@@ -33,7 +33,7 @@ fn only_the_conversation_that_asked_is_told_the_answer_without_a_heading() {
         (asked("ann", Some(&room)), at("a", "side"), by_ann),
         (asked("ann", Some(&room)), at("b", "room"), by_ann),
         (asked("", Some(&room)), at("a", "side"), "Asked in another conversation:\n\nhello"),
-        // Asked through the API, or by a version that did not note where.
+        // Prompts from the API, or from a version that did not record the conversation.
         (asked("ann", None), at("a", "side"), "hello"),
         (String::new(), at("a", "side"), "hello"),
     ] {

@@ -12,7 +12,7 @@ fn with_tools() -> Style {
     shown(&[("tool_call", true), ("tool_call_update", true)])
 }
 
-/// The text of the one final message of a journal.
+/// Returns the text of a journal's only final message.
 fn told(style: &Style, build: impl FnOnce(&mut Journal)) -> String {
     let mut journal = Journal::default();
     build(&mut journal);
@@ -40,7 +40,7 @@ fn c03_a_tool_call_is_said_when_it_starts_and_when_it_ends() {
         journal.push(Some(run), EventKind::ToolCallUpdate, call("a", "completed"));
         journal.push(Some(run), EventKind::ToolCallUpdate, call("a", "completed"));
         journal.push(Some(run), EventKind::ToolCallUpdate, call("b", "failed"));
-        // What has ended does not start again.
+        // An ended call does not start again.
         journal.push(
             Some(run),
             EventKind::ToolCallUpdate,
@@ -109,7 +109,7 @@ fn c05_what_stands_where_a_hidden_tool_call_was() {
             journal.say(run, "Done.").done(run, "end_turn");
         });
         assert_eq!(text, format!("{want}\n\n[3 tool calls (3 read)]"), "{separator:?}");
-        // What is apart already is not put further apart, and hidden thoughts part nothing.
+        // Existing separation is not extended, and hidden thoughts separate nothing.
         let text = told(&style, |journal| {
             journal.say(run, "One\n\n").tool(run, "a", "read", "completed").say(run, "Two");
             journal.push(
@@ -191,7 +191,7 @@ fn lines_say_what_there_is_and_are_short() {
     }
 }
 
-/// C8: the turn's end is journaled last, and holds everything whatever the channel has taken by then.
+/// C8: the end of a turn is journaled last and contains the whole turn, whatever was delivered before.
 #[test]
 fn c08_the_final_message_holds_the_whole_turn() {
     let run = run_id(1);
@@ -205,7 +205,7 @@ fn c08_the_final_message_holds_the_whole_turn() {
     assert_eq!(text, want.trim_end());
 }
 
-/// The buttons stand where the question ends, however long it is.
+/// The buttons are on the last part of a long question.
 #[test]
 fn a_question_has_its_buttons_in_its_last_part() {
     let options: Vec<Value> = (0..3)
@@ -222,7 +222,7 @@ fn a_question_has_its_buttons_in_its_last_part() {
     assert_eq!(buttons, [0, 0, 0, 2], "{parts:?}");
 }
 
-/// Where answers end with a line about their turn, it is the last one, and the line of tools goes.
+/// With a footer, the footer is the last line, and the tool summary is omitted.
 #[test]
 fn an_answer_ends_with_what_is_known_of_its_turn() {
     let told = |stop: &str, kind: EventKind, markdown: bool| {
@@ -241,7 +241,7 @@ fn an_answer_ends_with_what_is_known_of_its_turn() {
         project(binding(), &style, &end, Digest::Run(&digest)).remove(0).text
     };
     assert_eq!(told("end_turn", EventKind::Done, false), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
-    // In small letters where there are any: it is apart then, and needs no empty line.
+    // Small print needs no empty line as separation.
     assert_eq!(told("end_turn", EventKind::Done, true), "Hello.\n-# demo · 2s · 1 tool · ctx 38%");
     let small = told("cancelled", EventKind::Done, true);
     assert!(

@@ -1,4 +1,4 @@
-//! What is told as files: the same for whoever computes it, complete, and told again without where it is refused.
+//! Content sent as files: deterministic, complete, and sent again as messages where refused.
 
 use super::*;
 use crate::core::project::files::AsFiles;
@@ -14,7 +14,7 @@ fn turn(text: &str) -> Journal {
     journal
 }
 
-/// The parts of the last row, each with what is in its files.
+/// Returns the parts of the last row with the content of their files.
 fn told(journal: &Journal, style: &Style) -> Vec<(Part, Vec<File>)> {
     let (event, before) = journal.rows.split_last().unwrap();
     let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
@@ -47,7 +47,7 @@ fn c01_an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
         [("answer.md", text.trim_end())]
     );
     assert_eq!(part.files, [FileRef { name: "answer.md".to_owned(), bytes: text.trim_end().len() as u64 }]);
-    // As many as are allowed come as messages; and so does all of it where that is off, or where there are no files.
+    // Up to the maximum, all parts are messages; also if files are disabled or not supported.
     let whole = |style: &Style| {
         let parts = told(&turn(&text), style);
         assert!(parts.iter().all(|(part, files)| part.files.is_empty() && files.is_empty()));
@@ -60,7 +60,7 @@ fn c01_an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
     assert_eq!(told(&turn(&text), &with_files(500, count - 1)).len(), 1);
 }
 
-/// What messages may not hold is not cut where a file holds it.
+/// A file holds the output beyond the limit of messages.
 #[test]
 fn c01_a_file_has_what_messages_may_not_hold() {
     let text = "word ".repeat(10_000);
@@ -68,7 +68,7 @@ fn c01_a_file_has_what_messages_may_not_hold() {
     let parts = told(&turn(&text), &short);
     assert_eq!((parts.len(), parts[0].1[0].text.as_str()), (1, text.trim_end()));
     assert!(!parts[0].1[0].text.contains("The output goes on"));
-    // Of what even a file does not hold, the beginning is there, and that is said.
+    // If even a file is too small, it holds the beginning, and the message says so.
     let tight = AsFiles { bytes_max: 1_000, ..short.files.clone().unwrap() };
     let parts = told(&turn(&text), &Style { files: Some(tight), ..short });
     assert_eq!(parts[0].1[0].text, text[..1_000].trim_end());
@@ -98,7 +98,7 @@ fn what_a_turn_changed_goes_with_the_end_of_its_answer() {
     assert_eq!(names(&told(&journal, &Style { files: None, ..off })), [Vec::<String>::new(), Vec::new()]);
 }
 
-/// Where the channel did not take the files, all of it comes in messages, under numbers of their own.
+/// If the channel refused the files, the content is sent as messages, with new numbers.
 #[test]
 fn what_is_refused_as_a_file_comes_in_messages() {
     let text = "word ".repeat(1_000);
@@ -123,7 +123,7 @@ fn what_is_refused_as_a_file_comes_in_messages() {
 }
 
 proptest! {
-    /// Whatever is said: nothing is lost, every message fits, and whoever looks again finds the same.
+    /// For all outputs: no text is lost, every message fits, and the result is deterministic.
     #[test]
     fn files_and_messages_hold_all_of_it(
         chunks in prop::collection::vec("[a-z `\n]{0,200}", 1..20),

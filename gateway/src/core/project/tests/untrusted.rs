@@ -1,4 +1,4 @@
-//! Text of agents in conversations: nothing in it acts, and nothing is left out in silence.
+//! Untrusted text of agents in conversations: it has no effect, and omissions are visible.
 
 use super::*;
 
