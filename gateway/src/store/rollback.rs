@@ -43,7 +43,8 @@ fn path(dir: &Path) -> PathBuf {
     dir.join(NOTE_FILE)
 }
 
-/// The note in `dir`. One that cannot be read counts as none: the supervisor refuses again, and it is written anew.
+/// Reads the note in `dir`. An unreadable note counts as missing: the supervisor refuses again, and the note
+/// is rewritten.
 pub(crate) fn read(dir: &Path) -> Option<Note> {
     serde_json::from_slice(&std::fs::read(path(dir)).ok()?).ok()
 }
@@ -72,12 +73,12 @@ pub(crate) fn forget(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Gives up what is missing: the database goes on as it is, as one that was restored from a backup. May be repeated
-/// after a crash.
+/// Accepts the loss of the missing data: the database continues as it is, treated like a restored backup. Can
+/// be repeated after a crash.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while a gateway runs; [`StoreError::Refused`] when nothing was refused; as opening a
-/// database.
+/// [`StoreError::Locked`] while a gateway runs; [`StoreError::Refused`] if nothing was refused; errors of
+/// opening the database.
 pub(crate) fn accept(dir: &Path) -> Result<Accepted, StoreError> {
     let lock = StateLock::take(dir)?;
     guard::before_open(dir, &lock)?;
