@@ -19,7 +19,7 @@ pub(crate) struct Levels {
     pub(crate) sessions: Vec<(&'static str, u64)>,
     /// Queued runs.
     pub(crate) runs_queued: u64,
-    /// Inbox messages that are not settled.
+    /// Unsettled inbox messages.
     pub(crate) inbox_waiting: u64,
     /// Delivery parts planned or being sent.
     pub(crate) parts_waiting: u64,
