@@ -263,7 +263,7 @@ fn from_text(text: &str, key: &[String], default: &serde_json::Value) -> Result<
     let parsed: Result<toml::Table, _> = format!("value = {text}").parse();
     let value = parsed.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
     if default.is_null() {
-        // A default of null does not tell the type, so try both.
+        // A null default does not reveal the type: tries text first, then a TOML value.
         let fits = |value: &toml::Value| {
             let mut table = toml::Table::new();
             set(&mut table, key, value.clone(), Source::Default, &mut Sources::new());

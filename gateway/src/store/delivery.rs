@@ -36,7 +36,7 @@ pub(crate) enum PartState {
     Sent,
     /// Outcome unknown; a search of the conversation was inconclusive.
     Uncertain,
-    /// Rejected by the channel.
+    /// Rejected by the channel, or dropped unsent at the end of a parked binding.
     Rejected,
 }
 
@@ -446,8 +446,8 @@ pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<Due>,
     Ok(due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
 }
 
-/// Ended bindings with pending delivery: undelivered journal rows, or parts planned for them. The state
-/// condition is written so that SQLite uses the partial index of pending parts.
+/// Ended bindings with pending delivery: undelivered journal rows or pending parts. The state condition is
+/// written so that SQLite uses the partial index of pending parts.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.

@@ -60,7 +60,7 @@ pub(crate) enum StoreError {
         /// Message of SQLite or of the check.
         why: String,
     },
-    /// The lock file records a database, but the database file does not exist.
+    /// The database file does not exist, although the lock file or a WAL shows an earlier one.
     #[error(
         "{} is gone, and a gateway has worked here before. Nothing was made in its place. Put it back, or bring a \
          backup back with `acp-gateway store restore FILE`; to begin with nothing, remove {} too",

@@ -5,8 +5,8 @@
 //! searched for in its conversation; and an agent that is ahead of the database is detected when the gateway
 //! attaches (H7).
 //!
-//! The swap is one rename of a complete file. A crash before the rename undoes the restore; after it the next
-//! start finishes the restore.
+//! The commit point is one rename of a complete file. A crash before the rename undoes the restore; after it
+//! the next start finishes the restore.
 
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
