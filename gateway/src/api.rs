@@ -1,5 +1,5 @@
-//! What the local API and its clients exchange: requests, answers and the shape of an error. Event lines are
-//! made by [`crate::core::view`].
+//! Request and response bodies of the local API, and its error format. Event lines are rendered by
+//! [`crate::core::view`].
 #![deny(clippy::indexing_slicing)]
 
 mod bodies;
@@ -20,15 +20,15 @@ use serde_json::value::RawValue;
 
 /// Name of the local API's socket in the state directory.
 pub(crate) const SOCKET: &str = "gateway.sock";
-/// Header that carries the idempotency key of an acting request.
+/// Header with the idempotency key of a modifying request.
 pub(crate) const IDEMPOTENCY_HEADER: &str = "idempotency-key";
-/// Name of the SSE event after which nothing follows: the stream ended, rather than the connection.
+/// Name of the last SSE event: marks the end of the stream, as opposed to a lost connection.
 pub(crate) const STREAM_END: &str = "end";
 
-/// The answer where there is nothing to tell.
+/// Response without data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// Always true: a refusal is an error.
+    /// Always true; a refusal is an error response.
     pub(crate) ok: bool,
 }
 
@@ -37,32 +37,33 @@ pub(crate) struct Done {
 pub(crate) struct EventsPage {
     /// Event lines, oldest first.
     pub(crate) events: Vec<Box<RawValue>>,
-    /// Ask with `after` set to this for what follows.
+    /// Value of `after` for the next page.
     pub(crate) next_after: u64,
-    /// Whether something follows already.
+    /// True if more events exist already.
     pub(crate) more: bool,
 }
 
 /// `GET /v1/sessions/{key}/log`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LogPage {
-    /// Lines of the log, whole ones.
+    /// Complete lines of the log.
     pub(crate) text: String,
-    /// Offset of the first byte of `text` in the log. It is not the one asked for where the log begins later.
+    /// Offset of the first byte of `text` in the log. Greater than the requested offset if the log begins
+    /// later.
     pub(crate) offset: u64,
-    /// Ask with `offset` set to this for what follows.
+    /// Value of `offset` for the next page.
     pub(crate) next_offset: u64,
-    /// True if more lines follow already.
+    /// True if more lines exist already.
     pub(crate) more: bool,
 }
 
-/// An error, as API answers and the command line's `--json` print it.
+/// Error, as in API responses and in the `--json` output of the command line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ErrorBody {
     /// Always `error`.
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    /// What went wrong.
+    /// Error code, message and details.
     #[serde(flatten)]
     pub(crate) failure: Failure,
 }

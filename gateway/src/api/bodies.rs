@@ -1,4 +1,4 @@
-//! What acting requests carry.
+//! Bodies of modifying requests.
 
 use crate::core::mcp::McpServers;
 use crate::core::options::Setting;
@@ -10,27 +10,28 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SpawnBody {
-    /// Which agent; absent takes the configured default.
+    /// Agent; absent takes the configured default.
     pub(crate) agent: Option<AgentName>,
     /// Absolute working directory; absent takes the configured default.
     pub(crate) cwd: Option<String>,
-    /// What a person calls it.
+    /// Label for the session.
     pub(crate) label: Option<String>,
-    /// How long it is meant to live; absent means persistent.
+    /// Lifetime of the session; absent means persistent.
     pub(crate) mode: Option<SessionMode>,
     /// Overrides the agent's permission mode.
     pub(crate) permission: Option<PermissionMode>,
-    /// Overrides what happens when nobody can be asked.
+    /// Overrides the outcome of unattended permission requests.
     pub(crate) non_interactive_permissions: Option<NonInteractive>,
     /// First prompt.
     pub(crate) prompt: Option<String>,
-    /// Who asks, for people; absent takes the name of the connecting user.
+    /// Display name of the requester; absent takes the name of the connecting user.
     pub(crate) author: Option<String>,
-    /// Whether somebody can be asked for permissions in the first run.
+    /// True if a person can answer permission requests in the first run.
     pub(crate) interactive: bool,
-    /// The session that spawns this one, and owns it then; absent when a person does.
+    /// Session that spawns and owns this one; absent if a person does.
     pub(crate) spawned_by: Option<SessionKey>,
-    /// Answer once the agent has opened its session, or after so many seconds, 120 at most; absent answers at once.
+    /// Maximum time to wait for the agent to open its session before responding, in seconds, at most 120;
+    /// absent responds at once.
     pub(crate) wait_s: Option<u64>,
     /// MCP servers by name, as in `mcpServers` of `--mcp-config`.
     #[serde(skip_serializing_if = "McpServers::is_empty")]
@@ -44,18 +45,18 @@ pub(crate) struct SpawnBody {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PromptBody {
-    /// What the person says.
+    /// Text of the prompt.
     pub(crate) text: String,
     /// Turn or steer; absent means a turn.
     #[serde(default)]
     pub(crate) mode: Option<RunMode>,
-    /// Who says it, for people; absent takes the name of the connecting user.
+    /// Display name of the author; absent takes the name of the connecting user.
     #[serde(default)]
     pub(crate) author: Option<String>,
-    /// Whether somebody can be asked for permissions in this run.
+    /// True if a person can answer permission requests in this run.
     #[serde(default)]
     pub(crate) interactive: bool,
-    /// Start a new conversation with the agent when the old one cannot be gone on with.
+    /// Starts a new conversation with the agent if the old one cannot be resumed.
     #[serde(default)]
     pub(crate) new_conversation: bool,
 }
@@ -64,7 +65,7 @@ pub(crate) struct PromptBody {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct CancelBody {
-    /// Which run; absent means the running one, or else the next in the queue.
+    /// Run to cancel; absent means the running one, otherwise the next in the queue.
     pub(crate) run_id: Option<RunId>,
 }
 
@@ -72,9 +73,9 @@ pub(crate) struct CancelBody {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct CloseBody {
-    /// Why, for the record.
+    /// Reason for the record.
     pub(crate) reason: Option<String>,
-    /// Whether the agent shall forget the conversation, where it can (`session/delete`).
+    /// True to delete the conversation at the agent, if supported (`session/delete`).
     pub(crate) discard: bool,
 }
 
@@ -82,7 +83,7 @@ pub(crate) struct CloseBody {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct UnbindBody {
-    /// One binding; absent means all of the session's.
+    /// Binding to end; absent means all of the session's.
     pub(crate) binding_id: Option<BindingId>,
     /// Reason for the record.
     pub(crate) reason: Option<String>,
@@ -93,7 +94,7 @@ pub(crate) struct UnbindBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct NewBody {}
 
-/// `POST /v1/sessions/{key}/options`: exactly one of these.
+/// `POST /v1/sessions/{key}/options`: exactly one of these members.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OptionBody {
@@ -103,19 +104,19 @@ pub(crate) struct OptionBody {
     /// Model to set, through the agent's config option `model`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) model: Option<String>,
-    /// Absolute working directory to go on in.
+    /// Absolute working directory to continue in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cwd: Option<String>,
-    /// What happens when the agent asks for a permission.
+    /// Permission mode to set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permission: Option<PermissionMode>,
-    /// What happens when nobody can be asked.
+    /// Outcome of unattended permission requests to set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) non_interactive_permissions: Option<NonInteractive>,
-    /// How long a turn may take, in seconds; 0 takes the limit away.
+    /// Maximum duration of a turn, in seconds; 0 removes the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_s: Option<u64>,
-    /// Everything back to what configuration says; only `true`.
+    /// Resets all options to the configured values; only `true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) defaults: Option<bool>,
     /// ACP config option to set.
@@ -124,7 +125,7 @@ pub(crate) struct OptionBody {
 }
 
 impl OptionBody {
-    /// The one setting that it is; `None` for none, or for several.
+    /// Returns the only setting; `None` for none or several.
     pub(crate) fn setting(self) -> Option<Setting> {
         let mut all = [
             self.mode.map(Setting::Mode),
@@ -146,9 +147,9 @@ impl OptionBody {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConfigChoice {
-    /// The option's id.
+    /// Option id.
     pub(crate) id: String,
-    /// Its new value.
+    /// New value.
     pub(crate) value: String,
 }
 
@@ -156,9 +157,9 @@ pub(crate) struct ConfigChoice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AnswerBody {
-    /// One of the agent's options.
+    /// Id of one of the agent's options.
     pub(crate) option_id: String,
-    /// Who answers, for people; absent takes the name of the connecting user.
+    /// Display name of the person who answers; absent takes the name of the connecting user.
     #[serde(default)]
     pub(crate) by: Option<String>,
 }

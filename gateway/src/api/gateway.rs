@@ -1,4 +1,4 @@
-//! What the gateway says of itself: its health, its backends, its agents.
+//! Responses about the gateway itself: health, status, backends and agents.
 
 use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
@@ -6,51 +6,51 @@ use serde::{Deserialize, Serialize};
 /// `GET /v1/health`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HealthView {
-    /// Whether the gateway answers.
+    /// True if the gateway answers.
     pub(crate) ok: bool,
-    /// True when sessions can be started: every backend is well.
+    /// True if sessions can be started: all backends are healthy.
     #[serde(default)]
     pub(crate) ready: bool,
-    /// Its pid.
+    /// Process id of the gateway.
     pub(crate) pid: u32,
-    /// Its package version.
+    /// Package version of the gateway.
     pub(crate) version: String,
 }
 
 /// `GET /v1/status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StatusView {
-    /// The gateway's pid.
+    /// Process id of the gateway.
     pub(crate) pid: u32,
-    /// Its package version.
+    /// Package version of the gateway.
     pub(crate) version: String,
-    /// Its instance id.
+    /// Instance id of the gateway.
     pub(crate) gateway_instance_id: String,
-    /// Its state directory.
+    /// State directory.
     pub(crate) state_dir: String,
-    /// When it started, milliseconds since the Unix epoch.
+    /// Start time, milliseconds since the Unix epoch.
     pub(crate) started_at_ms: u64,
-    /// The supervisor it uses.
+    /// Supervisor in use.
     pub(crate) supervisor: SupervisorView,
-    /// Whether prompts reach agents (`acp.dispatch.enabled`).
+    /// True if prompts are sent to agents (`acp.dispatch.enabled`).
     pub(crate) dispatch_enabled: bool,
-    /// The commit's durability: `full` or `normal`.
+    /// Durability of commits: `full` or `normal`.
     pub(crate) durability: String,
-    /// The configuration that holds; absent from older gateways.
+    /// Live configuration; absent from older gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) config: Option<ConfigView>,
-    /// The runtime backends.
+    /// Runtime backends.
     #[serde(default)]
     pub(crate) backends: Vec<BackendView>,
-    /// The accounts of channels that have a service behind them.
+    /// Channel accounts that connect to a service.
     #[serde(default)]
     pub(crate) accounts: Vec<AccountView>,
-    /// The control plane's database.
+    /// Database of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<StoreView>,
 }
 
-/// The configuration that a gateway has loaded.
+/// Configuration loaded by the gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConfigView {
     /// Path of the file; absent without one.
@@ -59,89 +59,89 @@ pub(crate) struct ConfigView {
     pub(crate) sha256: Option<String>,
 }
 
-/// The control plane's database as the gateway sees it.
+/// State of the control plane's database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoreView {
-    /// `well`, or why nothing can be committed: `full`, `read_only`, `gone`, `damaged`, `failing`.
+    /// `well`, or the reason why commits fail: `full`, `read_only`, `gone`, `damaged`, `failing`.
     pub(crate) health: String,
-    /// Size of the database.
+    /// Size of the database, in bytes.
     pub(crate) bytes: u64,
-    /// Size of its log.
+    /// Size of the database's WAL, in bytes.
     pub(crate) log_bytes: u64,
-    /// Sessions that are not closed.
+    /// Number of sessions that are not closed.
     pub(crate) sessions_open: u64,
-    /// Runs that wait for their turn.
+    /// Number of queued runs.
     pub(crate) runs_queued: u64,
-    /// Messages that something is still to be done about.
+    /// Number of unsettled inbox messages.
     pub(crate) inbox_waiting: u64,
-    /// Active bindings that lead nowhere.
+    /// Number of active or parked bindings whose session is closed or missing.
     pub(crate) stale_bindings: u64,
-    /// Where they are, at most 20: `console/default/room -> KEY (session-closed)`.
+    /// Stale bindings, at most 20: `console/default/room -> KEY (session-closed)`.
     #[serde(default)]
     pub(crate) stale: Vec<String>,
-    /// Actors that have been at one thing for too long.
+    /// Number of actors whose current step takes too long.
     pub(crate) actors_stuck: u64,
-    /// Sessions and conversations that stand still until the database is repaired, at most 20, each with its reason.
+    /// Sessions and conversations blocked until the database is repaired, at most 20, each with its reason.
     #[serde(default)]
     pub(crate) still: Vec<String>,
 }
 
-/// A runtime backend as the gateway sees it.
+/// State of a runtime backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BackendView {
-    /// Its name in configuration.
+    /// Name of the backend in the configuration.
     pub(crate) id: String,
-    /// Whether it can be used.
+    /// True if the backend can be used.
     pub(crate) ok: bool,
-    /// For people.
+    /// Description for people.
     pub(crate) details: String,
 }
 
-/// An account of a channel as the gateway sees it.
+/// State of a channel account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AccountView {
-    /// The channel, e.g. `discord`.
+    /// Channel, e.g. `discord`.
     pub(crate) channel: String,
-    /// Its name in configuration.
+    /// Name of the account in the configuration.
     pub(crate) account: String,
-    /// Whether it can hear and speak.
+    /// True if the account can receive and send messages.
     pub(crate) ok: bool,
-    /// For people.
+    /// Description for people.
     pub(crate) details: String,
 }
 
-/// The supervisor as the gateway sees it.
+/// State of the connection to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SupervisorView {
-    /// Its socket.
+    /// Socket of the supervisor.
     pub(crate) socket: String,
-    /// Whether the connection is open now.
+    /// True while the connection is open.
     pub(crate) connected: bool,
-    /// Its pid, while connected.
+    /// Process id of the supervisor, while connected.
     pub(crate) pid: Option<i32>,
-    /// What to know about it, in words.
+    /// Description for people.
     pub(crate) detail: String,
 }
 
-/// `GET /v1/agents`: one agent that is configured or built in.
+/// `GET /v1/agents`: one configured or built-in agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AgentView {
-    /// The name to spawn it by.
+    /// Name for a spawn.
     pub(crate) name: AgentName,
-    /// What people call it.
+    /// Display name.
     pub(crate) title: String,
     /// `built-in` or `configured`.
     pub(crate) origin: String,
-    /// Program and arguments that would be started.
+    /// Program and arguments of the agent process.
     pub(crate) command: Vec<String>,
-    /// The program's file; absent when it is not installed here.
+    /// Path of the program; absent if the program is not installed.
     pub(crate) path: Option<String>,
-    /// Whether it could be started here.
+    /// True if the program is installed.
     pub(crate) installed: bool,
-    /// Whether `acp.allowed_agents` lets it be spawned.
+    /// True if `acp.allowed_agents` permits the agent.
     pub(crate) allowed: bool,
-    /// Whether a spawn that names no agent takes it.
+    /// True for the default agent of a spawn.
     pub(crate) default: bool,
-    /// What to do when it is not installed, or what else to know.
+    /// Installation hint, or another remark.
     pub(crate) note: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! A session as clients see it, with its runs, bindings and questions.
+//! Responses about sessions, with their runs, bindings and permission requests.
 
 use super::bodies::ConfigChoice;
 use crate::core::agent_settings::AgentSettings;
@@ -19,7 +19,7 @@ use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The answer to `POST /v1/sessions`.
+/// Response to `POST /v1/sessions`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpawnedView {
     /// The session and its first run.
@@ -33,55 +33,55 @@ pub(crate) struct SpawnedView {
     pub(crate) error: Option<Failure>,
 }
 
-/// The state of an agent's start.
+/// State of an agent's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Opening {
     /// The agent has opened its session.
     Open,
-    /// Still being started.
+    /// Still starting.
     Pending,
-    /// Not started, or without a session of its own.
+    /// The start or the opening of the agent's session failed.
     Failed,
 }
 
 /// `GET /v1/sessions` and `GET /v1/sessions/{key}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SessionView {
-    /// Its key.
+    /// Session key.
     pub(crate) session_key: SessionKey,
-    /// Which agent.
+    /// Agent.
     pub(crate) agent: AgentName,
-    /// Where it is in its life.
+    /// Lifecycle state.
     pub(crate) state: SessionState,
-    /// In which way it was closed; absent while it is not.
+    /// Manner of closing; absent while the session is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ending: Option<Ending>,
-    /// The session that owns it: itself, when a person spawned it.
+    /// Owning session; the session itself if a person spawned it.
     pub(crate) owner_session_key: SessionKey,
-    /// The session that spawned it, if one did.
+    /// Session that spawned this one, if any.
     pub(crate) spawned_by: Option<SessionKey>,
-    /// The session above it, if any.
+    /// Parent session, if any.
     pub(crate) parent_session_key: Option<SessionKey>,
-    /// The gateway that made it.
+    /// Instance id of the gateway that created the session.
     pub(crate) gateway_instance_id: String,
-    /// What a person called it.
+    /// Label, if a person gave one.
     pub(crate) label: Option<String>,
     /// Absolute working directory.
     pub(crate) cwd: String,
-    /// How long it is meant to live.
+    /// Lifetime of the session.
     pub(crate) mode: SessionMode,
     /// Runtime backend.
     pub(crate) backend: String,
-    /// The agent's own id of the conversation, once it has one.
+    /// The agent's own id of the conversation, once known.
     pub(crate) agent_session_id: Option<String>,
-    /// Whether a lost process can be followed by another that goes on with the conversation.
+    /// True if a new agent process can resume the conversation of a lost one.
     pub(crate) resumable: bool,
-    /// The agent lease in use; absent while no process is wanted.
+    /// Current agent lease; absent while no agent process is needed.
     pub(crate) lease_id: Option<String>,
-    /// What happens when the agent asks for a permission.
+    /// Permission mode.
     pub(crate) permission: PermissionMode,
-    /// What happens when nobody can be asked.
+    /// Outcome of unattended permission requests.
     pub(crate) non_interactive_permissions: NonInteractive,
     /// Certainty of the agent's questions: `ensured`, `unknown` or `never`; absent before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ pub(crate) struct SessionView {
     /// Model that a person set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) model: Option<String>,
-    /// How long a turn may take, in seconds, when a person set it.
+    /// Maximum duration of a turn in seconds, if a person set one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_s: Option<u64>,
     /// ACP config options that a person set.
@@ -114,26 +114,27 @@ pub(crate) struct SessionView {
     pub(crate) updated_at_ms: u64,
     /// Milliseconds since the Unix epoch.
     pub(crate) last_activity_at_ms: u64,
-    /// Why it is in `error`, or what last went wrong.
+    /// Reason of state `error`, or the latest failure.
     pub(crate) last_error: Option<Failure>,
-    /// `agentInfo` and abilities as last received.
+    /// `agentInfo` and capabilities as last received.
     pub(crate) agent_info: Option<Box<RawValue>>,
-    /// The window that ends first, and which it is; only when one session was asked for, absent when none is on.
+    /// Timeout that ends first, and its kind; only in the response about one session, absent without a
+    /// timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expiry: Option<Expiry>,
-    /// The turn that runs.
+    /// Running turn.
     #[serde(default)]
     pub(crate) active_run: Option<RunId>,
-    /// How many runs wait.
+    /// Number of queued runs.
     #[serde(default)]
     pub(crate) queued_runs: u64,
-    /// The conversations that it is bound to.
+    /// Conversations bound to the session.
     #[serde(default)]
     pub(crate) bindings: Vec<BoundView>,
-    /// Its newest runs, the oldest first; only when one session was asked for.
+    /// Newest runs, oldest first; only in the response about one session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) runs: Option<Vec<RunView>>,
-    /// Questions that wait for an answer; only when one session was asked for.
+    /// Pending permission requests; only in the response about one session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) permissions: Option<Vec<PermissionView>>,
 }
@@ -183,7 +184,7 @@ impl From<SessionRow> for SessionView {
 }
 
 impl SessionView {
-    /// The same with what goes on around it.
+    /// Adds the running turn, the queue length and the bindings.
     pub(crate) fn within(mut self, around: &mut Circumstances) -> Self {
         self.active_run = around.running.remove(&self.session_key);
         self.queued_runs = around.queued.remove(&self.session_key).unwrap_or(0);
@@ -193,18 +194,18 @@ impl SessionView {
     }
 }
 
-/// A conversation that a session is bound to.
+/// Binding of a session to a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BoundView {
-    /// Its id, for `sessions unbind --binding`.
+    /// Binding id, for `sessions unbind --binding`.
     pub(crate) binding_id: BindingId,
-    /// The channel.
+    /// Channel.
     pub(crate) channel: String,
-    /// Its account.
+    /// Account of the channel.
     pub(crate) account_id: String,
-    /// The conversation.
+    /// Conversation id.
     pub(crate) conversation_id: String,
-    /// `pending`, `active` or `ending`.
+    /// `pending`, `active`, `parked` or `ending`.
     pub(crate) status: BindingStatus,
     /// Milliseconds since the Unix epoch.
     pub(crate) last_activity_at_ms: u64,
@@ -223,31 +224,31 @@ impl From<BindingRow> for BoundView {
     }
 }
 
-/// A run of a session.
+/// Run of a session.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RunView {
-    /// Its id.
+    /// Run id.
     pub(crate) run_id: RunId,
     /// Turn or steer.
     pub(crate) mode: RunMode,
-    /// Where it is in its life.
+    /// Lifecycle state.
     pub(crate) state: RunState,
-    /// While it is queued: its place, from 1.
+    /// Position in the queue, from 1; only while queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<u64>,
-    /// What the person said.
+    /// Text of the prompt.
     pub(crate) text: String,
-    /// Who said it.
+    /// Author of the prompt.
     pub(crate) author: String,
-    /// ACP's stop reason, once it ended with an answer.
+    /// ACP's stop reason; only for a run that ended with an answer.
     pub(crate) stop_reason: Option<String>,
     /// Reason of the failure.
     pub(crate) error: Option<Failure>,
     /// Milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
-    /// When it left the queue.
+    /// Time of leaving the queue, milliseconds since the Unix epoch.
     pub(crate) started_at_ms: Option<u64>,
-    /// When it ended.
+    /// Time of the end, milliseconds since the Unix epoch.
     pub(crate) ended_at_ms: Option<u64>,
 }
 
@@ -269,14 +270,14 @@ impl From<RunRow> for RunView {
     }
 }
 
-/// A question that waits for an answer.
+/// Pending permission request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PermissionView {
-    /// The name to answer it under.
+    /// Id for the answer.
     pub(crate) permission_id: String,
-    /// The run that waits for it.
+    /// Run that waits for the answer.
     pub(crate) run_id: Option<RunId>,
-    /// What the agent wants to do.
+    /// Title of the tool call.
     pub(crate) title: String,
     /// Subject of the tool call in one line: command, changed files or input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -290,18 +291,19 @@ pub(crate) struct PermissionView {
     pub(crate) options: Vec<OptionView>,
     /// Milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
-    /// When the configured outcome is taken; absent waits for ever.
+    /// Time at which the configured outcome applies, milliseconds since the Unix epoch; absent waits for
+    /// ever.
     pub(crate) deadline_at_ms: Option<u64>,
 }
 
-/// One choice of a question, spelled as in event lines.
+/// Option of a permission request, named as in event lines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OptionView {
-    /// The agent's id of it.
+    /// The agent's option id.
     pub(crate) option_id: String,
-    /// What a person reads.
+    /// Display name.
     pub(crate) name: Option<String>,
-    /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or what the agent made up.
+    /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or another value of the agent.
     pub(crate) kind: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! `[[bindings]]`: conversations that the configuration binds to sessions. Which entry speaks for a conversation, and
-//! what follows, is decided in `core/configured.rs`.
+//! `[[bindings]]`: static bindings of conversations to sessions. `core/configured.rs` selects the entry for a
+//! conversation and decides the consequences.
 
 use super::check::{Found, absolute, owned};
 use super::{Config, NonInteractive, PermissionMode};
@@ -7,46 +7,46 @@ use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What stands for every account of a channel.
+/// Wildcard for all accounts of a channel.
 pub(crate) const ANY_ACCOUNT: &str = "*";
 
-/// How long a session is meant to live.
+/// Lifetime of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SessionMode {
-    /// Until it is closed.
+    /// Until the session is closed.
     Persistent,
     /// For one run.
     Oneshot,
 }
 
-/// One entry of `[[bindings]]`: a conversation, and the session that works in it and in the threads below it.
-/// Source: `bindings[]` of type `acp`.
+/// Entry of `[[bindings]]`: a conversation, and the session for it and for its threads. Source: `bindings[]`
+/// of type `acp`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Binding {
-    /// The channel, e.g. `console`. Required. Source: `match.channel`.
+    /// Channel, e.g. `console`. Required. Source: `match.channel`.
     pub(crate) channel: String,
-    /// The account of the channel, or `*` for each of them that no other entry names. Default: `*`.
-    /// Source: `match.accountId`.
+    /// Account of the channel, or `*` for the accounts without an entry of their own. Default: `*`. Source:
+    /// `match.accountId`.
     pub(crate) account: String,
     /// The channel's id of the conversation. Required. Source: `match.peer.id`.
     pub(crate) conversation: String,
-    /// The agent. Required. Source: `agentId`.
+    /// Agent. Required. Source: `agentId`.
     pub(crate) agent: Option<AgentName>,
-    /// What the session is called. It needs an account by name, since a label is one session's.
-    /// Default: none. Source: `acp.label`.
+    /// Label of the session. Requires an account by name, since a label belongs to one session. Default:
+    /// none. Source: `acp.label`.
     pub(crate) label: Option<String>,
-    /// How long a session lives: `persistent`, or `oneshot`, a new one for each message.
-    /// Default: `persistent`. Source: `acp.mode`.
+    /// Lifetime of a session: `persistent`, or `oneshot`, a new one for each message. Default: `persistent`.
+    /// Source: `acp.mode`.
     pub(crate) mode: SessionMode,
-    /// Where the session works. Default: none, as for a spawn that names none. Source: `acp.cwd`.
+    /// Working directory of the session. Default: none, as for a spawn without one. Source: `acp.cwd`.
     pub(crate) cwd: Option<PathBuf>,
-    /// The runtime backend. Default: none, `acp.backend`. Source: `acp.backend` of the entry.
+    /// Runtime backend. Default: none, `acp.backend`. Source: `acp.backend` of the entry.
     pub(crate) backend: Option<String>,
-    /// What happens when the agent asks. Default: none, the agent's.
+    /// Permission mode. Default: none, the agent's.
     pub(crate) permission: Option<PermissionMode>,
-    /// What happens when nobody can be asked. Default: none, the agent's.
+    /// Outcome of unattended permission requests. Default: none, the agent's.
     pub(crate) non_interactive_permissions: Option<NonInteractive>,
 }
 
@@ -67,7 +67,7 @@ impl Default for Binding {
     }
 }
 
-/// What is wrong with the entries.
+/// Checks the entries and adds their mistakes to `found`.
 pub(super) fn check(found: &mut Found, config: &Config) {
     for (number, entry) in config.bindings.iter().enumerate() {
         let index = number.to_string();

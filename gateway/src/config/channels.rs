@@ -1,5 +1,5 @@
-//! `session.*` and `channels.*`: how long bindings last and who may make them, from the widest level to the
-//! narrowest: session, channel, account. A narrower level that sets a key wins.
+//! `session.*` and `channels.*`: timeouts and authorization of bindings. Levels from widest to narrowest:
+//! session, channel, account; a narrower level overrides a wider one.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -8,26 +8,26 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Session {
-    /// A session that was idle this long is closed. 0: never. Default: 0. Source: "global/session TTL".
+    /// Idle time after which a session is closed. 0: never. Default: 0. Source: "global/session TTL".
     pub(crate) ttl_minutes: u64,
     /// `session.thread_bindings.*`.
     pub(crate) thread_bindings: SessionBindings,
 }
 
-/// `session.thread_bindings.*`: what holds on every channel that does not say otherwise.
+/// `session.thread_bindings.*`: defaults for all channels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SessionBindings {
-    /// Whether conversations can be bound to sessions. Default: true. Source: `session.threadBindings.enabled`.
+    /// Allows bindings of conversations to sessions. Default: true. Source: `session.threadBindings.enabled`.
     pub(crate) enabled: bool,
-    /// A binding ends after this long without a word. 0: never. Default: 24.
-    /// Source: `session.threadBindings.idleHours`.
+    /// Idle time after which a binding ends. 0: never. Default: 24. Source:
+    /// `session.threadBindings.idleHours`.
     pub(crate) idle_hours: u64,
-    /// A binding ends this long after it was made. 0: never. Default: 0.
-    /// Source: `session.threadBindings.maxAgeHours`.
+    /// Age at which a binding ends. 0: never. Default: 0. Source: `session.threadBindings.maxAgeHours`.
     pub(crate) max_age_hours: u64,
-    /// Whether a binding whose session is gone or closed is removed when somebody speaks there; they are told either
-    /// way. Default: false. Source: "optionally auto-unbind stale binding after operator-safe validation".
+    /// Removes a binding whose session is missing or closed when a message arrives there; the author is
+    /// notified in any case. Default: false. Source: "optionally auto-unbind stale binding after
+    /// operator-safe validation".
     pub(crate) auto_unbind_stale: bool,
 }
 
@@ -48,11 +48,10 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    /// The channels that have a section.
+    /// Names of the channels with a section.
     pub(crate) const NAMES: [&'static str; 2] = ["console", "discord"];
 
-    /// What an account of a channel and the channel say about files, the account first; nothing where a channel has
-    /// none.
+    /// File settings of an account and of its channel, in this order; `None` for a channel without them.
     pub(crate) fn files(&self, name: &str, account: &str) -> [Option<&Files>; 2] {
         match name {
             "discord" => {
@@ -63,7 +62,7 @@ impl Channels {
         }
     }
 
-    /// What every channel's section has.
+    /// Returns the common settings of a channel.
     pub(crate) fn get(&self, name: &str) -> Option<Section<'_>> {
         match name {
             "console" => {
@@ -85,17 +84,17 @@ impl Channels {
     }
 }
 
-/// What every channel's section has.
+/// Settings common to all channels.
 #[derive(Debug, Clone)]
 pub(crate) struct Section<'a> {
-    /// Of the channel.
+    /// Binding settings of the channel.
     pub(crate) thread_bindings: &'a ThreadBindings,
-    /// Of each account: its id, its cap, its bindings.
+    /// Accounts: id, session cap, binding settings.
     pub(crate) accounts: Vec<(&'a str, Option<u64>, &'a ThreadBindings)>,
 }
 
 impl<'a> Section<'a> {
-    /// An account of that name: its id, its cap, its bindings.
+    /// Returns an account by name: id, session cap, binding settings.
     pub(crate) fn account(&self, id: &str) -> Option<(&'a str, Option<u64>, &'a ThreadBindings)> {
         self.accounts.iter().copied().find(|(known, ..)| *known == id)
     }
@@ -109,7 +108,7 @@ pub(crate) struct Discord {
     pub(crate) thread_bindings: ThreadBindings,
     /// `channels.discord.files.*`.
     pub(crate) files: Files,
-    /// Whether what agents say goes through webhooks, under their own names. Default: false. Ours.
+    /// Sends agent output through webhooks, under the names of agents. Default: false. Ours.
     pub(crate) personas: bool,
     /// `channels.discord.accounts.ID.*`: the bots. Default: none.
     pub(crate) accounts: BTreeMap<String, DiscordAccount>,
@@ -117,55 +116,57 @@ pub(crate) struct Discord {
 
 #[cfg(any(feature = "discord", test))]
 impl Discord {
-    /// Whether what agents say on an account goes under their own names: what the account says, else what the channel does.
+    /// True if an account sends agent output under the names of agents. The account's setting overrides the
+    /// channel's.
     pub(crate) fn personas_of(&self, account: &str) -> bool {
         self.accounts.get(account).and_then(|account| account.personas).unwrap_or(self.personas)
     }
 }
 
-/// `channels.discord.accounts.ID.*`. Ids of Discord are texts of digits.
+/// `channels.discord.accounts.ID.*`. Discord ids are strings of digits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct DiscordAccount {
-    /// Sessions of this account in use. 0: no cap of its own. Default: none,
+    /// Maximum number of sessions of this account in use. 0: no limit per account. Default: none,
     /// `acp.max_concurrent_sessions_per_account`. Ours.
     pub(crate) max_concurrent_sessions: Option<u64>,
     /// `channels.discord.accounts.ID.thread_bindings.*`.
     pub(crate) thread_bindings: ThreadBindings,
     /// `channels.discord.accounts.ID.files.*`.
     pub(crate) files: Files,
-    /// Whether what agents say goes through webhooks, under their own names. Default: none, `channels.discord.personas`.
-    /// Ours.
+    /// Sends agent output through webhooks, under the names of agents. Default: none,
+    /// `channels.discord.personas`. Ours.
     pub(crate) personas: Option<bool>,
-    /// The file with the bot's token. Default: none. Ours.
+    /// File with the bot's token. Default: none. Ours.
     pub(crate) token_file: Option<String>,
-    /// The environment variable with it, where there is no file. Default: none. Ours.
+    /// Environment variable with the bot's token, if no file is set. Default: none. Ours.
     pub(crate) token_env: Option<String>,
-    /// Another service than Discord's own: of a proxy, or of a test. Default: none. Ours.
+    /// Base URL of another service than Discord's own, e.g. a proxy or a test server. Default: none. Ours.
     pub(crate) base_url: Option<String>,
-    /// Servers that are served. Default: all that the bot is in. Ours.
+    /// Guilds in which the bot responds. Default: all guilds of the bot. Ours.
     pub(crate) guilds: Vec<String>,
-    /// Users who may speak to agents. Default: none. Ours.
+    /// Users who may talk to agents. Default: none. Ours.
     pub(crate) allowed_users: Vec<String>,
-    /// Roles that may. Default: none. Ours.
+    /// Roles that may talk to agents. Default: none. Ours.
     pub(crate) allowed_roles: Vec<String>,
-    /// Users who may answer what any agent asks; then nobody else may. Default: none: everybody what their own agents
-    /// ask. Ours.
+    /// Users who may answer permission requests of all agents; others then may not answer any. Default: none,
+    /// everyone answers those of their own agents. Ours.
     pub(crate) approver_users: Vec<String>,
-    /// Roles that may. Default: none. Ours.
+    /// Roles that may answer permission requests of all agents. Default: none. Ours.
     pub(crate) approver_roles: Vec<String>,
 }
 
-/// `….files.*` of Discord or of one account of it: what is told as files; what is absent comes from the level above.
+/// `….files.*` of Discord or one of its accounts: output sent as file attachments. Absent settings come from
+/// the level above.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Files {
-    /// An answer that would take more messages than this comes as its beginning and a file with all of it. 0: none
-    /// does. Default: none, 5. Ours.
+    /// Maximum number of messages of an answer. A longer one is sent as its beginning with the whole text
+    /// attached as a file. 0: no attachment. Default: none, 5. Ours.
     pub(crate) long_final_parts: Option<u64>,
-    /// Most bytes of one file. Default: none, 10485760. Ours.
+    /// Maximum size of a file, in bytes. Default: none, 10485760. Ours.
     pub(crate) bytes_max: Option<u64>,
-    /// Whether what a turn changed in files goes with its answer, as `turn.diff`. Default: none, true. Ours.
+    /// Attaches the file changes of a turn to its answer, as `turn.diff`. Default: none, true. Ours.
     pub(crate) turn_diff: Option<bool>,
 }
 
@@ -183,33 +184,33 @@ pub(crate) struct Channel {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Account {
-    /// Sessions of this account in use. 0: no cap of its own. Default: none,
+    /// Maximum number of sessions of this account in use. 0: no limit per account. Default: none,
     /// `acp.max_concurrent_sessions_per_account`. Ours.
     pub(crate) max_concurrent_sessions: Option<u64>,
     /// `channels.NAME.accounts.ID.thread_bindings.*`.
     pub(crate) thread_bindings: ThreadBindings,
 }
 
-/// `….thread_bindings.*` of a channel or of one account of it; what is absent comes from the level above.
+/// `….thread_bindings.*` of a channel or one of its accounts. Absent settings come from the level above.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ThreadBindings {
-    /// Whether conversations can be bound to sessions. Default: none.
-    /// Source: `channels.discord.threadBindings.enabled`.
+    /// Allows bindings of conversations to sessions. Default: none. Source:
+    /// `channels.discord.threadBindings.enabled`.
     pub(crate) enabled: Option<bool>,
-    /// A binding ends after this long without a word. 0: never. Default: none.
-    /// Source: `channels.discord.threadBindings.idleHours`.
+    /// Idle time after which a binding ends. 0: never. Default: none. Source:
+    /// `channels.discord.threadBindings.idleHours`.
     pub(crate) idle_hours: Option<u64>,
-    /// A binding ends this long after it was made. 0: never. Default: none.
-    /// Source: `channels.discord.threadBindings.maxAgeHours`.
+    /// Age at which a binding ends. 0: never. Default: none. Source:
+    /// `channels.discord.threadBindings.maxAgeHours`.
     pub(crate) max_age_hours: Option<u64>,
-    /// Whether a binding whose session is gone or closed is removed when somebody speaks there. Default: none.
+    /// Removes a binding whose session is missing or closed when a message arrives there. Default: none.
     /// Source: "optionally auto-unbind stale binding after operator-safe validation".
     pub(crate) auto_unbind_stale: Option<bool>,
-    /// Whether `/acp spawn` may bind a session to a conversation. Default: none, false on Discord and true elsewhere.
-    /// Source: `channels.discord.threadBindings.spawnAcpSessions`.
+    /// Allows `/acp spawn` to bind a session to a conversation. Default: none, false on Discord and true
+    /// elsewhere. Source: `channels.discord.threadBindings.spawnAcpSessions`.
     pub(crate) spawn_acp_sessions: Option<bool>,
-    /// Whether an agent's own spawn may bind to a conversation. Default: none, false on Discord and true elsewhere.
-    /// Source: `channels.discord.threadBindings.spawnSubagentSessions`.
+    /// Allows an agent's own spawn to bind to a conversation. Default: none, false on Discord and true
+    /// elsewhere. Source: `channels.discord.threadBindings.spawnSubagentSessions`.
     pub(crate) spawn_subagent_sessions: Option<bool>,
 }

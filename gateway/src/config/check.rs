@@ -1,23 +1,23 @@
-//! What types cannot say: bounds of numbers, and values that must fit each other.
+//! Checks beyond types: bounds of numbers and consistency between values.
 
 use super::channels::{Files, ThreadBindings};
 use super::{Agent, Channels, Config, bindings, mcp};
 use std::path::Path;
 
-/// Longest time that any setting may name: 7 days.
+/// Maximum of duration settings: 7 days.
 const LONG_MS: u64 = 7 * 24 * 3_600_000;
-/// Longest window of a binding: a year.
+/// Maximum timeout of a binding: a year.
 const LONG_HOURS: u64 = 24 * 365;
-/// Bounds of what agents and backends may set.
+/// Bounds of settings of agents and backends.
 const GRACE_MS: (u64, u64) = (0, 600_000);
 const KILL_MS: (u64, u64) = (100, 600_000);
 const INIT_MS: (u64, u64) = (1_000, 3_600_000);
 const QUEUE_RUNS: (u64, u64) = (1, 1_000);
-/// Bounds of what is told as files: more messages than that nobody reads, and Discord takes no larger files.
+/// Bounds of file attachments: more messages are not readable, and Discord does not accept larger files.
 const LONG_PARTS: (u64, u64) = (0, 100);
 const FILE_BYTES: (u64, u64) = (64 * 1024, 10 * 1024 * 1024);
 
-/// The variables that name a process as ours; the supervisor sets them.
+/// Environment variables that identify the gateway's processes; set by the supervisor.
 pub(crate) const RESERVED_ENV: [&str; 2] = ["OPENCLAW_ACPX_LEASE_ID", "OPENCLAW_GATEWAY_INSTANCE_ID"];
 
 pub(super) type Found = Vec<(Vec<String>, String)>;
@@ -26,7 +26,7 @@ fn key(path: &str) -> Vec<String> {
     path.split('.').map(str::to_owned).collect()
 }
 
-/// Every value that is out of bounds or does not fit: key and what is wrong.
+/// Returns all mistakes, as key and message.
 pub(crate) fn check(config: &Config) -> Found {
     let mut found = Found::new();
     for (path, value, min, max) in numbers(config) {
@@ -144,7 +144,7 @@ fn check_backend(found: &mut Found, config: &Config) {
     }
 }
 
-/// Names of variables, or `NAME*`.
+/// Checks names of variables or prefixes `NAME*`.
 fn allow_list(found: &mut Found, key: Vec<String>, patterns: &[String]) {
     for pattern in patterns {
         let name = pattern.strip_suffix('*').unwrap_or(pattern);

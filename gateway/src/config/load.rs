@@ -1,5 +1,5 @@
-//! From file, environment and flags to a [`Config`], with the source of every value. Pure: texts come in as
-//! arguments.
+//! Builds a [`Config`] from file, environment and flags, with the origin of every value. Performs no I/O: the
+//! texts are arguments.
 
 use super::source::{Shape, Source, Sources, join, schema};
 use super::{Config, check};
@@ -9,59 +9,58 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeArray, DeTable, DeValue};
 
-/// What begins the name of an environment variable that sets a key: `ACP_HOST_ACP__DEFAULT_AGENT` sets
-/// `acp.default_agent`.
+/// Prefix of environment variables that set a key: `ACP_HOST_ACP__DEFAULT_AGENT` sets `acp.default_agent`.
 pub(crate) const ENV_PREFIX: &str = "ACP_HOST_";
 
-/// What a configuration is made of; later ones win.
+/// Inputs of a configuration; later fields override earlier ones.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inputs<'a> {
-    /// The file's path and text.
+    /// Path and text of the file.
     pub(crate) file: Option<(&'a Path, &'a str)>,
-    /// The process environment; what does not begin with [`ENV_PREFIX`] is ignored.
+    /// Process environment; variables without [`ENV_PREFIX`] are ignored.
     pub(crate) env: &'a [(String, String)],
-    /// Values that flags set: key, flag, text.
+    /// Values set by flags: key, flag, text.
     pub(crate) flags: &'a [(&'a [&'a str], &'a str, String)],
 }
 
 /// A valid configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Loaded {
-    /// The values.
+    /// Values.
     pub(crate) config: Config,
-    /// Where they come from; what is missing here is a default.
+    /// Origins of the values; a missing key has its default.
     pub(crate) sources: Sources,
-    /// The configuration file.
+    /// Configuration file.
     pub(crate) file: Option<LoadedFile>,
 }
 
-/// A configuration file at the time of reading.
+/// Configuration file as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LoadedFile {
-    /// Its path.
+    /// Path of the file.
     pub(crate) path: PathBuf,
-    /// SHA-256 of its text, in hexadecimal.
+    /// SHA-256 of the text, in hexadecimal.
     pub(crate) sha256: String,
 }
 
 impl LoadedFile {
-    /// Makes the record of a file with this text.
+    /// Record of a file with this text.
     pub(crate) fn new(path: &Path, text: &str) -> Self {
         let sha256 = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
         Self { path: path.to_path_buf(), sha256 }
     }
 }
 
-/// One thing that is wrong.
+/// Mistake in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// Where.
+    /// Location of the mistake.
     pub(crate) source: Source,
-    /// What.
+    /// Description of the mistake.
     pub(crate) message: String,
 }
 
-/// Why a configuration is not valid: everything that is wrong with it.
+/// All mistakes of an invalid configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) struct ConfigError(pub(crate) Vec<Problem>);
 
@@ -75,10 +74,10 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Reads the configuration.
+/// Loads the configuration.
 ///
 /// # Errors
-/// Every unknown key, wrong type and value out of bounds, each with its place.
+/// All unknown keys, wrong types and values out of bounds, each with its location.
 pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
     let schema = schema().map_err(|e| fault(&e))?;
     let mut sources = Sources::new();
@@ -122,7 +121,7 @@ pub(crate) fn load(inputs: Inputs<'_>) -> Result<Loaded, ConfigError> {
     if problems.is_empty() { Ok(Loaded { config, sources, file }) } else { Err(ConfigError(problems)) }
 }
 
-/// The source of a key, of the keys beneath it, or of the sections above it.
+/// Returns the origin of a key, of a key below it, or of a section above it.
 pub(crate) fn nearest_source(key: &[String], sources: &Sources) -> Source {
     let beneath = || sources.iter().find(|(path, _)| path.starts_with(key)).map(|(_, source)| source);
     let above = || (1..key.len()).rev().find_map(|end| sources.get(&key[..end]));
@@ -155,7 +154,7 @@ fn read_file(
     if !walk.problems.is_empty() {
         return Err(ConfigError(walk.problems));
     }
-    // Types are judged here, where an error still knows its line.
+    // Checks types here, since errors still have line numbers.
     toml::from_str::<Config>(text).map_err(|e| bad(&e))?;
     text.parse::<toml::Table>().map_err(|e| bad(&e))
 }
@@ -196,7 +195,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Sections without names; what is none of them is judged with the types.
+    /// Walks an array of sections. Other entries are left to the type check.
     fn list(&mut self, path: &mut Vec<String>, entries: &DeArray<'_>, each: &Shape) {
         for (number, entry) in entries.iter().enumerate() {
             path.push(number.to_string());
@@ -237,7 +236,7 @@ fn unknown<'a>(path: &[String], known: impl Iterator<Item = &'a str>) -> String 
 
 type EnvKey<'a> = Result<(Vec<String>, &'a serde_json::Value), String>;
 
-/// The key that a variable sets; `None` when it is not one of ours.
+/// Key set by a variable; `None` if the variable is not a configuration variable.
 fn env_key<'a>(name: &str, schema: &'a Shape) -> Option<EnvKey<'a>> {
     let rest = name.strip_prefix(ENV_PREFIX)?;
     if !rest.contains("__") {
@@ -264,7 +263,7 @@ fn from_text(text: &str, key: &[String], default: &serde_json::Value) -> Result<
     let parsed: Result<toml::Table, _> = format!("value = {text}").parse();
     let value = parsed.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
     if default.is_null() {
-        // Its type is not to be seen from a default that is none.
+        // A null default does not reveal the type: tries text first, then a TOML value.
         let fits = |value: &toml::Value| {
             let mut table = toml::Table::new();
             set(&mut table, key, value.clone(), Source::Default, &mut Sources::new());
@@ -284,7 +283,7 @@ fn set(table: &mut toml::Table, key: &[String], value: toml::Value, source: Sour
     let mut table = table;
     for segment in above {
         let entry = table.entry(segment.clone()).or_insert_with(|| toml::Value::Table(toml::Table::new()));
-        // The file was checked before: what is a section there is a table here.
+        // After the check of the file, sections are tables.
         let toml::Value::Table(inner) = entry else { return };
         table = inner;
     }

@@ -1,4 +1,4 @@
-//! `[[mcp_servers]]`: MCP servers that agents are given. The same shape is read from the JSON of `--mcp-config`.
+//! `[[mcp_servers]]`: MCP servers for agents. The JSON of `--mcp-config` has the same shape.
 
 use super::Config;
 use super::check::{Found, owned};
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Most servers of one list.
+/// Maximum number of servers in one list.
 const SERVERS_MAX: usize = 32;
-/// Longest name of a server, in characters.
+/// Maximum length of a server's name, in characters.
 const NAME_CHARS_MAX: usize = 100;
-/// Most bytes of one server as JSON.
+/// Maximum size of one server as JSON, in bytes.
 const SERVER_BYTES_MAX: usize = 16 * 1024;
 
-/// A value that logs and views do not show.
+/// Value hidden from logs and views.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Secret(pub(crate) String);
@@ -52,10 +52,10 @@ impl McpTransport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct McpServer {
-    /// Name of the server; of two servers with one name the session's goes before the agent's, and that before the
-    /// global one. Required.
+    /// Name of the server. If several lists have the same name, the session's entry overrides the agent's,
+    /// and the agent's overrides the global one. Required.
     pub(crate) name: String,
-    /// Transport. Default: none, `stdio` where there is a command.
+    /// Transport. Default: none, `stdio` for an entry with a command.
     #[serde(rename = "type")]
     pub(crate) transport: Option<McpTransport>,
     /// Program that the agent starts. Default: none.
@@ -71,12 +71,12 @@ pub(crate) struct McpServer {
 }
 
 impl McpServer {
-    /// The transport, `stdio` where none is named.
+    /// Returns the transport; `stdio` if none is set.
     pub(crate) fn transport(&self) -> McpTransport {
         self.transport.unwrap_or(McpTransport::Stdio)
     }
 
-    /// Mistakes of the entry: the key below it, and the message.
+    /// Mistakes of the entry, as key within the entry and message.
     fn mistakes(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
         let mut add = |key, text: &str| found.push((key, text.to_owned()));
@@ -130,7 +130,7 @@ impl McpServer {
     }
 }
 
-/// Checks one list of servers: index, key below it, and message of each mistake.
+/// Mistakes of a list of servers, as index, key within the entry and message.
 pub(crate) fn mistakes(servers: &[McpServer]) -> Vec<(usize, &'static str, String)> {
     let mut found: Vec<_> = Vec::new();
     let mut names = BTreeSet::new();
@@ -146,7 +146,7 @@ pub(crate) fn mistakes(servers: &[McpServer]) -> Vec<(usize, &'static str, Strin
     found
 }
 
-/// Mistakes in the global list and in those of agents.
+/// Checks the global list and the lists of agents, and adds their mistakes to `found`.
 pub(super) fn check(found: &mut Found, config: &Config) {
     let mut list = |above: &[&str], servers: &[McpServer]| {
         for (index, key, text) in mistakes(servers) {
@@ -159,7 +159,7 @@ pub(super) fn check(found: &mut Found, config: &Config) {
     }
 }
 
-/// Recognises keys of the configuration with secret values.
+/// True for configuration keys with secret values.
 pub(super) fn is_secret(path: &[String]) -> bool {
     let segments: Vec<&str> = path.iter().map(String::as_str).collect();
     matches!(

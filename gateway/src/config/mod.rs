@@ -1,7 +1,7 @@
-//! The gateway's configuration: one TOML file. Keys are those of the source document in snake case; what the
-//! document does not have is marked "ours". Unknown keys are refused, a number out of its bounds is refused rather
-//! than bent, and for every value it is known where it came from. What holds for a conversation, an account or an
-//! agent is worked out in `core/policy`. Keys that this version does not use are listed in [`unused`].
+//! Configuration of the gateway: one TOML file. Keys are those of the source document in snake case; keys
+//! that the document does not have are marked "ours". Unknown keys and numbers out of bounds are refused, and
+//! the origin of every value is known. `core/policy` computes the effective values of a conversation, an
+//! account or an agent. [`unused`] lists the keys that this version ignores.
 
 pub(crate) mod agent;
 pub(crate) mod bindings;
@@ -28,57 +28,57 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// What happens when an agent asks for a permission.
+/// Handling of an agent's permission requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PermissionMode {
-    /// Everything is allowed.
+    /// Every request is allowed.
     ApproveAll,
-    /// Reading and searching is allowed, the rest is asked.
+    /// Reading and searching are allowed; a person decides the rest.
     ApproveReads,
-    /// Everything is refused.
+    /// Every request is denied.
     DenyAll,
-    /// A person is asked.
+    /// A person decides.
     Ask,
 }
 
-/// What happens when an agent asks and nobody can be asked.
+/// Outcome of a permission request without a person to decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum NonInteractive {
-    /// The permission is refused and the turn goes on.
+    /// The request is denied and the turn continues.
     Deny,
     /// The run ends with `PERMISSION_PROMPT_UNAVAILABLE`.
     Fail,
 }
 
-/// Everything that can be configured.
+/// All configuration sections.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     /// `acp.*`: sessions and the control plane.
     pub(crate) acp: Acp,
-    /// `session.*`: how long sessions and their bindings last.
+    /// `session.*`: timeouts of sessions and their bindings.
     pub(crate) session: Session,
-    /// `channels.*`: where conversations live.
+    /// `channels.*`: channels and their accounts.
     pub(crate) channels: Channels,
-    /// `[[bindings]]`: conversations that the configuration binds to sessions. Default: none.
+    /// `[[bindings]]`: static bindings of conversations to sessions. Default: none.
     pub(crate) bindings: Vec<Binding>,
-    /// `backends.*`: what holds for all agents of a runtime backend.
+    /// `backends.*`: settings for all agents of a runtime backend.
     pub(crate) backends: Backends,
     /// `agents.NAME`: agents beyond the built-in table, and settings of built-in ones. Default: none.
     pub(crate) agents: BTreeMap<AgentName, Agent>,
-    /// `[[mcp_servers]]`: MCP servers that every agent is given. Default: none.
+    /// `[[mcp_servers]]`: MCP servers of every agent. Default: none.
     pub(crate) mcp_servers: Vec<McpServer>,
-    /// `permission.*`: what happens when an agent asks.
+    /// `permission.*`: handling of permission requests.
     pub(crate) permission: Permission,
     /// `limits.*`: caps and watchdogs (ours).
     pub(crate) limits: Limits,
-    /// `supervisor.*`: where the supervisor is (ours).
+    /// `supervisor.*`: connection to the supervisor (ours).
     pub(crate) supervisor: Supervisor,
-    /// `log.*`: what is logged (ours).
+    /// `log.*`: log level and format (ours).
     pub(crate) log: Log,
-    /// `metrics.*`: who may scrape (ours).
+    /// `metrics.*`: additional metrics endpoint (ours).
     pub(crate) metrics: Metrics,
 }
 
@@ -86,32 +86,33 @@ pub(crate) struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Acp {
-    /// Off, nothing is spawned, bound or said to an agent; what runs can be watched, cancelled and closed.
-    /// Default: true. Source: `acp.enabled`.
+    /// Allows spawns, bindings and prompts. If false, existing sessions can only be watched, cancelled and
+    /// closed. Default: true. Source: `acp.enabled`.
     pub(crate) enabled: bool,
     /// `acp.dispatch.*`.
     pub(crate) dispatch: Dispatch,
     /// Runtime backend of new sessions. Default: `direct` (the source's is `acpx`). Source: `acp.backend`.
     pub(crate) backend: String,
-    /// Agent of a spawn that names none. Default: none, such a spawn is refused. Source: `acp.defaultAgent`.
+    /// Agent of a spawn without one. Default: none, such a spawn is refused. Source: `acp.defaultAgent`.
     pub(crate) default_agent: Option<AgentName>,
-    /// Agents that may be spawned; empty allows all that are known. Default: empty. Source: `acp.allowedAgents`.
+    /// Agents that may be spawned; empty allows all known ones. Default: empty. Source: `acp.allowedAgents`.
     pub(crate) allowed_agents: Vec<AgentName>,
-    /// Working directory of a spawn that names none. Default: none, the home directory. Ours.
+    /// Working directory of a spawn without one. Default: none, the home directory. Ours.
     pub(crate) default_cwd: Option<PathBuf>,
-    /// Directories beneath which every session works, symbolic links followed; empty allows all.
-    /// `agents.NAME.cwd_roots` narrows it further. Default: empty. Source: "restrict workspace roots".
+    /// Directories that must contain the working directory of a session, symbolic links resolved; empty
+    /// allows all. `agents.NAME.cwd_roots` narrows them further. Default: empty. Source: "restrict workspace
+    /// roots".
     pub(crate) workspace_roots: Vec<PathBuf>,
-    /// Variables of the gateway that every agent may see beside the usual ones; `NAME*` names all that begin so.
-    /// Default: none. Source: "env allowlist passthrough".
+    /// Environment variables of the gateway passed to every agent in addition to the usual ones; `NAME*`
+    /// matches a prefix. Default: none. Source: "env allowlist passthrough".
     pub(crate) env_allow: Vec<String>,
     /// Additional directories of every session: roots for its files and commands. Default: empty. Ours.
     pub(crate) additional_directories: Vec<PathBuf>,
-    /// Sessions that are in use at one time: closed ones do not count, nor those at rest or in error without a process.
-    /// Default: 64. Source: `acp.maxConcurrentSessions`.
+    /// Maximum number of sessions in use: closed ones do not count, nor idle or failed ones without a
+    /// process. Default: 64. Source: `acp.maxConcurrentSessions`.
     pub(crate) max_concurrent_sessions: u64,
-    /// The same for each account of a channel; a session belongs to the account it was first bound in. 0: no cap
-    /// of its own. Default: 0. Source: "max concurrent ACP sessions per account".
+    /// Maximum number of sessions in use per channel account. A session belongs to the account of its first
+    /// binding. 0: no limit per account. Default: 0. Source: "max concurrent ACP sessions per account".
     pub(crate) max_concurrent_sessions_per_account: u64,
     /// `acp.stream.*`.
     pub(crate) stream: Stream,
@@ -149,8 +150,8 @@ impl Default for Acp {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Dispatch {
-    /// Whether prompts reach agents; off, sessions can be spawned and bound, and turns are refused aloud.
-    /// Default: true (the source's first release: false). Source: `acp.dispatch.enabled`.
+    /// Sends prompts to agents. If false, sessions can be spawned and bound, and prompts are refused with an
+    /// error message. Default: true (the source's first release: false). Source: `acp.dispatch.enabled`.
     pub(crate) enabled: bool,
 }
 
@@ -164,15 +165,16 @@ impl Default for Dispatch {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Runtime {
-    /// An agent process that was idle this long is ended; the session goes on with the next prompt. 0: never.
-    /// An agent whose conversation cannot be resumed is left alone. Default: 0. Source: `acp.runtime.ttlMinutes`.
+    /// Idle time after which an agent process is ended; its session continues with the next prompt. 0: never.
+    /// Agents with a conversation that cannot be resumed are exempt. Default: 0. Source:
+    /// `acp.runtime.ttlMinutes`.
     pub(crate) ttl_minutes: u64,
-    /// How the runtime backend is installed, said when it is missing. Default: none.
-    /// Source: `acp.runtime.installCommand`.
+    /// Installation command of the runtime backend, shown if the backend is missing. Default: none. Source:
+    /// `acp.runtime.installCommand`.
     pub(crate) install_command: Option<String>,
 }
 
-/// What stores the control plane.
+/// Storage of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StoreKind {
@@ -180,13 +182,13 @@ pub(crate) enum StoreKind {
     Sqlite,
 }
 
-/// When a commit counts as durable.
+/// Durability of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Durability {
-    /// `synchronous=FULL`: survives a loss of power.
+    /// `synchronous=FULL`: survives a power loss.
     Full,
-    /// `synchronous=NORMAL`: survives the death of any process; a loss of power may take the last moments.
+    /// `synchronous=NORMAL`: survives a crash of any process; a power loss may lose the last commits.
     Normal,
 }
 
@@ -194,12 +196,12 @@ pub(crate) enum Durability {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ControlPlane {
-    /// What stores it. Default: `sqlite`, the only one; another is refused. Source: `acp.controlPlane.store`.
+    /// Storage kind. Default: `sqlite`, the only one; others are refused. Source: `acp.controlPlane.store`.
     pub(crate) store: StoreKind,
-    /// The database file. It is `gateway.db` in the state directory, beside its lock, and a gateway that is told
-    /// another place refuses to start. Default: none. Source: `acp.controlPlane.storePath`.
+    /// Path of the database file: `gateway.db` in the state directory, next to its lock. A gateway refuses to
+    /// start with another path. Default: none. Source: `acp.controlPlane.storePath`.
     pub(crate) store_path: Option<PathBuf>,
-    /// When a commit counts as durable. Default: `full`. Ours.
+    /// Durability of a commit. Default: `full`. Ours.
     pub(crate) durability: Durability,
     /// `acp.control_plane.recovery.*`.
     pub(crate) recovery: Recovery,
@@ -223,11 +225,13 @@ impl Default for ControlPlane {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Recovery {
-    /// Resting sessions whose actor is made at start rather than on first use, the ones used last; those with
-    /// unfinished work or a living agent always are. Default: 16. Source: `acp.controlPlane.recovery.eagerActors`.
+    /// Maximum number of idle sessions whose actors are created at start, the last used first; the others' on
+    /// first use. Sessions with unfinished work or a live agent always get one. Default: 16. Source:
+    /// `acp.controlPlane.recovery.eagerActors`.
     pub(crate) eager_actors: u64,
-    /// A run that runs, and whose agent is out of reach (after a start of the gateway, or without the supervisor), is
-    /// given up after this long. Default: 30000. Source: `acp.controlPlane.recovery.reconcileRunningAfterMs`.
+    /// Time after which a running run is given up while its agent is unreachable (after a start of the
+    /// gateway, or without the supervisor). Default: 30000. Source:
+    /// `acp.controlPlane.recovery.reconcileRunningAfterMs`.
     pub(crate) reconcile_running_after_ms: u64,
 }
 
@@ -237,15 +241,15 @@ impl Default for Recovery {
     }
 }
 
-/// `acp.control_plane.checkpoint.*`: how much one group commit may hold. A commit takes what is ready and never waits
-/// for more, so neither of these delays an answer: each follows its own commit.
+/// `acp.control_plane.checkpoint.*`: bounds of one group commit. A group takes the transactions that are
+/// ready and never waits for more, so these bounds do not delay results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Checkpoint {
-    /// A commit takes no more once it holds this many events of the journal. Default: 256.
-    /// Source: `…checkpoint.flushEveryEvents`.
+    /// Number of journal events at which a group is closed. Default: 256. Source:
+    /// `…checkpoint.flushEveryEvents`.
     pub(crate) flush_every_events: u64,
-    /// A commit takes no more once it has been open this long. Default: 250. Source: `…checkpoint.flushEveryMs`.
+    /// Time since its start at which a group is closed. Default: 250. Source: `…checkpoint.flushEveryMs`.
     pub(crate) flush_every_ms: u64,
 }
 
@@ -259,7 +263,7 @@ impl Default for Checkpoint {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Idempotency {
-    /// How long the answer to a command is kept for a repetition. Default: 72. Source: `acp.idempotency.ttlHours`.
+    /// Retention of stored results of commands. Default: 72. Source: `acp.idempotency.ttlHours`.
     pub(crate) ttl_hours: u64,
 }
 
@@ -273,11 +277,11 @@ impl Default for Idempotency {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Permission {
-    /// What happens when an agent asks, unless the agent or the session says otherwise. Default: `ask`.
+    /// Permission mode, unless the agent or the session sets its own. Default: `ask`.
     pub(crate) mode: PermissionMode,
-    /// What happens when nobody can be asked. Default: `deny`. Source: `nonInteractivePermissions`.
+    /// Outcome of unattended permission requests. Default: `deny`. Source: `nonInteractivePermissions`.
     pub(crate) non_interactive_permissions: NonInteractive,
-    /// How long a question waits for an answer before it counts as refused; 0 waits for ever. Default: 600000. Ours.
+    /// Time after which an unanswered permission request is denied; 0 waits for ever. Default: 600000. Ours.
     pub(crate) timeout_ms: u64,
 }
 
@@ -295,19 +299,20 @@ impl Default for Permission {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Limits {
-    /// Runs that have not ended in one session, unless the backend or the agent says otherwise. Default: 16.
-    /// Source: the backend's max inflight runs per session.
+    /// Maximum number of unfinished runs per session, unless the backend or the agent sets its own. Default:
+    /// 16. Source: the backend's max inflight runs per session.
     pub(crate) queue_runs_max: u64,
-    /// Longest prompt. Default: 4 MiB.
+    /// Maximum size of a prompt. Default: 4 MiB.
     pub(crate) prompt_bytes_max: u64,
-    /// Longest turn of a session without a timeout of its own; then the agent is asked to stop. Default: 172800000, two days.
-    /// Source: timeout budgets.
+    /// Maximum duration of a turn, in sessions without their own; then the agent is asked to stop. Default:
+    /// 172800000, two days. Source: timeout budgets.
     pub(crate) turn_ms: u64,
-    /// A turn without any update for this long is said to be silent. Default: 120000.
+    /// Time without updates after which a turn is reported as silent. Default: 120000.
     pub(crate) turn_silent_ms: u64,
-    /// A cancelled turn that the agent has not ended after this long loses its process. Default: 30000.
+    /// Time after which an unfinished cancelled turn loses its agent process. Default: 30000.
     pub(crate) cancel_stuck_ms: u64,
-    /// Connections to the local API at one time; three quarters of them may be event streams. Default: 128.
+    /// Maximum number of connections to the local API; three quarters of them may be event streams. Default:
+    /// 128.
     pub(crate) connections_max: u64,
 }
 
@@ -328,19 +333,19 @@ impl Default for Limits {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Supervisor {
-    /// Its socket. Default: none, `supervisor/supervisor.sock` in the state directory.
+    /// Socket of the supervisor. Default: none, `supervisor/supervisor.sock` in the state directory.
     pub(crate) socket: Option<PathBuf>,
-    /// The file with the secret that it wants to hear. Default: none, `secret` beside the socket.
+    /// File with the secret for the supervisor. Default: none, `secret` next to the socket.
     pub(crate) secret_file: Option<PathBuf>,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -348,10 +353,10 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Log {
-    /// Which lines: `error`, `warn`, `info`, `debug`, `trace`, or directives such as
+    /// Log level `error`, `warn`, `info`, `debug`, `trace`, or directives such as
     /// `info,acp_gateway::http=debug`. Default: `info`.
     pub(crate) level: String,
-    /// How they look. Default: `text`.
+    /// Format of log lines. Default: `text`.
     pub(crate) format: LogFormat,
 }
 
@@ -365,7 +370,7 @@ impl Default for Log {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Metrics {
-    /// Address of this machine, e.g. `127.0.0.1:9464`, where `GET /metrics` is answered too, for collectors that
-    /// cannot use the Unix socket. Any program of the machine may then read the numbers. Default: none. Ours.
+    /// Loopback address for an additional `GET /metrics`, e.g. `127.0.0.1:9464`, for collectors that cannot
+    /// use the Unix socket. Every process of the machine can then read the metrics. Default: none. Ours.
     pub(crate) listen: Option<SocketAddr>,
 }

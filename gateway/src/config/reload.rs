@@ -1,14 +1,15 @@
-//! What changes when the configuration is read anew: which keys, and which of them a running gateway takes on.
+//! Differences between two configurations on a reload: changed keys, split into those applied at once and
+//! those that need a restart.
 
 use super::load::Loaded;
 use super::source::join;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Keys, or sections, that are read once at start. Every other key is looked up when it is needed.
+/// Keys and sections that are read only at start. All others are read when needed.
 const AT_START: [&str; 6] = [
     "acp.control_plane",
-    // The API's own bounds are set when it begins to listen.
+    // The API server reads its limits once, before listening.
     "limits.connections_max",
     "limits.prompt_bytes_max",
     "log.format",
@@ -16,26 +17,26 @@ const AT_START: [&str; 6] = [
     "supervisor",
 ];
 
-/// Whether a key is read once at start, so that a change of it waits for the next one.
+/// True if a changed key applies only after a restart.
 pub(crate) fn needs_restart(key: &str) -> bool {
     AT_START
         .iter()
         .any(|it| key.strip_prefix(it).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
-/// What became of a new configuration.
+/// Result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Keys that hold from now on.
+    /// Keys applied now.
     pub(crate) applied: Vec<String>,
-    /// Keys that differ from what the gateway was started with, and hold from its next start on.
+    /// Keys that differ from the configuration at start and apply after a restart.
     pub(crate) after_restart: Vec<String>,
 }
 
-/// Compares what was read now with what held until now, and with what the gateway was started with.
+/// Compares the new configuration with the live one and with the one at start.
 ///
 /// # Errors
-/// A configuration cannot be written as JSON: a fault of this program.
+/// A configuration cannot be serialized as JSON: a bug in this program.
 pub(crate) fn changes(
     started: &Loaded,
     current: &Loaded,
@@ -68,8 +69,7 @@ fn collect(path: &mut Vec<String>, value: Value, found: &mut BTreeMap<String, Va
     }
 }
 
-/// The keys whose values are not the same, or that only one of the two has. An absent value is no difference to one
-/// that is not set.
+/// Keys with different values, or present in only one of the two maps. An absent value equals null.
 fn differing(one: &BTreeMap<String, Value>, other: &BTreeMap<String, Value>) -> Vec<String> {
     let of = |map: &BTreeMap<String, Value>, key: &str| map.get(key).cloned().unwrap_or(Value::Null);
     let mut keys: Vec<&String> = one.keys().chain(other.keys()).collect();

@@ -1,4 +1,4 @@
-//! Keys, where their values come from, and which keys there are.
+//! Schema of the configuration keys, and the origin of each value.
 
 use super::channels::{Account, DiscordAccount};
 use super::{Agent, Binding, Config, McpServer, mcp, unused};
@@ -8,29 +8,29 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Source {
-    /// Nothing sets it.
+    /// Default; not set anywhere.
     Default,
-    /// The table of built-in agents.
+    /// Table of built-in agents.
     BuiltIn,
-    /// The configuration file.
+    /// Configuration file.
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// An environment variable.
+    /// Environment variable.
     Env {
-        /// Its name.
+        /// Name of the variable.
         name: String,
     },
-    /// A flag of the command line.
+    /// Command-line flag.
     Flag {
-        /// The flag.
+        /// Name of the flag.
         name: String,
     },
 }
@@ -47,10 +47,10 @@ impl fmt::Display for Source {
     }
 }
 
-/// Where each value comes from that is no default.
+/// Origins of all values that are not defaults, by key.
 pub(crate) type Sources = BTreeMap<Vec<String>, Source>;
 
-/// A key as people write it: segments joined by dots, quoted where a segment has one itself.
+/// Formats a key for people: segments joined by dots, quoted if a segment has special characters.
 pub(crate) fn join(path: &[String]) -> String {
     let quoted = path.iter().map(|segment| {
         let plain = segment.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
@@ -59,23 +59,23 @@ pub(crate) fn join(path: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(".")
 }
 
-/// What may stand at a place of the file.
+/// Expected structure at a key.
 #[derive(Debug, Clone)]
 pub(crate) enum Shape {
-    /// A value (or a table whose keys are free), with its default.
+    /// Value (or table with arbitrary keys), with its default.
     Leaf(Value),
-    /// A section with these keys.
+    /// Section with these keys.
     Section(BTreeMap<String, Shape>),
-    /// A table with free keys, each a section.
+    /// Table with arbitrary keys, each a section.
     Named(Box<Shape>),
-    /// Sections without names, `[[…]]`; counted from 0.
+    /// Array of sections, `[[…]]`; indexes start at 0.
     List(Box<Shape>),
 }
 
-/// Every key there is, read from the defaults themselves.
+/// Builds the schema of all keys from the defaults.
 ///
 /// # Errors
-/// The defaults cannot be written as JSON: a fault of this program.
+/// The defaults cannot be serialized as JSON: a bug in this program.
 pub(crate) fn schema() -> Result<Shape, serde_json::Error> {
     let mut root = shape(serde_json::to_value(Config::default())?);
     let mut agent = shape(serde_json::to_value(Agent::default())?);
@@ -115,7 +115,7 @@ impl Shape {
         }
     }
 
-    /// The keys of all leaves outside of named tables, with their defaults.
+    /// Keys of all leaves outside of tables with arbitrary keys, with their defaults.
     pub(crate) fn leaves(&self) -> Vec<(Vec<String>, &Value)> {
         let mut found = Vec::new();
         self.collect(&mut Vec::new(), &mut found);
@@ -137,25 +137,25 @@ impl Shape {
     }
 }
 
-/// One line of `config show`.
+/// Line of `config show`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Shown {
-    /// The key.
+    /// Key.
     pub(crate) key: String,
-    /// Its value; secrets in an agent's environment are hidden.
+    /// Value; secrets in an agent's environment are hidden.
     pub(crate) value: Value,
-    /// Where it comes from.
+    /// Origin of the value.
     pub(crate) source: Source,
-    /// What else must be known: that nothing uses it.
+    /// Remark that the key is not used, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
 }
 
-/// Every value with its source, in the order of their keys. Values of `agents.NAME.env` and what reaches MCP servers
-/// are not shown: they may be secrets.
+/// All values with their origins, in the order of the keys. Hides values of `agents.NAME.env` and those
+/// passed to MCP servers, since they may be secrets.
 ///
 /// # Errors
-/// The configuration cannot be written as JSON: a fault of this program.
+/// The configuration cannot be serialized as JSON: a bug in this program.
 pub(crate) fn shown(
     config: &Config,
     sources: &BTreeMap<Vec<String>, Source>,
@@ -198,7 +198,7 @@ fn flatten(
     }
 }
 
-/// Recognises `null` and empty lists and tables.
+/// True for `null` and for empty lists and tables.
 fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,19 +1,20 @@
-//! `acp.stream.*`: how channels group what an agent says. The journal keeps every chunk, whatever stands here.
+//! `acp.stream.*`: grouping of agent output in channels. The journal keeps every chunk regardless of these
+//! settings.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// When a conversation sees what an agent says.
+/// Time of delivery of agent output to a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum DeliveryMode {
-    /// When the turn has ended.
+    /// At the end of the turn.
     FinalOnly,
-    /// While it is said, and once more when the turn has ended.
+    /// In a status card while the turn runs, and as messages at its end.
     Live,
 }
 
-/// What stands between two texts with a hidden tool call between them.
+/// Separator between two texts around a hidden tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Separator {
@@ -31,29 +32,29 @@ pub(crate) enum Separator {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Stream {
-    /// When a conversation sees text. Default: `final_only`. Source: `acp.stream.deliveryMode`.
+    /// Time of delivery of agent output. Default: `final_only`. Source: `acp.stream.deliveryMode`.
     pub(crate) delivery_mode: DeliveryMode,
-    /// A channel shows text after this long without more of it; in live mode 750 at least. Default: 350.
-    /// Source: `acp.stream.coalesceIdleMs`.
+    /// Time without new text after which a channel shows the text so far; at least 750 in live mode. Default:
+    /// 350. Source: `acp.stream.coalesceIdleMs`.
     pub(crate) coalesce_idle_ms: u64,
-    /// Between two changes of a live message. Default: 1000. Source: "configurable min interval".
+    /// Minimum time between two edits of a live message. Default: 1000. Source: "configurable min interval".
     pub(crate) min_interval_ms: u64,
-    /// Longest part of a message in a channel, in characters; the channel's own bound holds beside it.
-    /// Default: 1800. Source: `acp.stream.maxChunkChars`.
+    /// Maximum length of a message in a channel, in characters, within the channel's own limit. Default:
+    /// 1800. Source: `acp.stream.maxChunkChars`.
     pub(crate) max_chunk_chars: u64,
-    /// Most characters of a turn that are shown; what is over is named in one notice. Default: 24000.
-    /// Source: `acp.stream.maxOutputChars`.
+    /// Maximum number of characters shown per turn; one notice reports the rest. Default: 24000. Source:
+    /// `acp.stream.maxOutputChars`.
     pub(crate) max_output_chars: u64,
-    /// Longest line about a tool call or another update, in characters. Default: 320.
-    /// Source: `acp.stream.maxSessionUpdateChars`.
+    /// Maximum length of a line about a tool call or another update, in characters. Default: 320. Source:
+    /// `acp.stream.maxSessionUpdateChars`.
     pub(crate) max_session_update_chars: u64,
-    /// Whether the same line about a tool call is shown once only. Default: true.
-    /// Source: `acp.stream.repeatSuppression`.
+    /// Shows repeated lines about a tool call only once. Default: true. Source:
+    /// `acp.stream.repeatSuppression`.
     pub(crate) repeat_suppression: bool,
-    /// What stands where a hidden tool call was. Default: none, `paragraph`, and `space` in live mode.
+    /// Separator in place of a hidden tool call. Default: none, `paragraph`, and `space` in live mode.
     /// Source: `acp.stream.hiddenBoundarySeparator`.
     pub(crate) hidden_boundary_separator: Option<Separator>,
-    /// Which kinds of update are shown. Default: none, then `agent_message_chunk` and unknown kinds are.
+    /// Visibility by kind of update. Default: none, then `agent_message_chunk` and unknown kinds are shown.
     /// Source: `acp.stream.tagVisibility`.
     pub(crate) tag_visibility: BTreeMap<String, bool>,
 }

@@ -1,15 +1,15 @@
-//! The keys that this version accepts and does not use: their values are checked, and shown by `config show`, and
-//! nothing acts on them yet. Whoever sets one is told that nothing comes of it. `cli/config_tests.rs` holds this
-//! table against what the program does.
+//! Keys that this version accepts but does not use. Their values are checked and shown by `config show`, but
+//! have no effect. A user who sets one gets a note. `cli/config_tests.rs` compares this table with the
+//! program's behaviour.
 
 use super::source::Sources;
 
-/// A key that nothing acts on.
+/// Key without effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unused {
-    /// The key, or a section; `*` stands for one name.
+    /// Key or section; `*` matches one segment.
     pub(crate) key: &'static str,
-    /// What happens instead.
+    /// Reason, and the actual behaviour.
     pub(crate) instead: &'static str,
 }
 
@@ -19,7 +19,7 @@ const fn unused(key: &'static str, instead: &'static str) -> Unused {
 
 const SPAWNS: &str = "agents cannot spawn sessions yet";
 
-/// All of them.
+/// All unused keys.
 pub(crate) const UNUSED: [Unused; 4] = [
     unused("channels.console.thread_bindings.spawn_subagent_sessions", SPAWNS),
     unused("channels.console.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
@@ -27,19 +27,19 @@ pub(crate) const UNUSED: [Unused; 4] = [
     unused("channels.discord.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
 ];
 
-/// Whether an entry of the table speaks of a key, or of what is beneath it.
+/// True if the entry matches the key or a section above it.
 fn names(entry: &str, key: &str) -> bool {
     let mut segments = key.split('.');
     entry.split('.').all(|want| segments.next().is_some_and(|have| want == "*" || want == have))
 }
 
-/// What is said about a key, if nothing acts on it.
+/// Note about a key, if the key is unused.
 pub(crate) fn note(key: &str) -> Option<String> {
     let found = UNUSED.iter().find(|unused| names(unused.key, key))?;
     Some(format!("not used in this version: {}", found.instead))
 }
 
-/// What is said about those keys that somebody set, in their order.
+/// Notes about the unused keys that are set, in the order of keys.
 pub(crate) fn set(sources: &Sources) -> Vec<String> {
     let said = sources.iter().filter_map(|(path, source)| {
         let key = path.join(".");

@@ -1,8 +1,9 @@
-//! A copy of a database through SQLite's backup API: of one moment, while a gateway goes on writing.
+//! Copies a database with SQLite's backup API: a snapshot, taken while a gateway keeps writing.
 //!
-//! The source is read beside the gateway, in one read transaction, so that the copy never begins again however much is
-//! committed meanwhile, and a gateway that hangs can be backed up too. (The price: the log cannot shrink until the
-//! copy is made.) The copy gets its name when it is whole, checked and synced.
+//! The copy uses a connection of its own with one read transaction. So it never restarts however much is
+//! committed meanwhile, and the database of a gateway that hangs can be backed up too. The price: the WAL
+//! cannot shrink until the copy is complete. The copy gets its final name once it is complete, checked and
+//! synced.
 
 use crate::store::check;
 use crate::store::error::StoreError;
@@ -15,32 +16,33 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pages that are copied between two looks at the progress.
+/// Number of pages copied between two progress reports.
 const STEP_PAGES: i32 = 1_024;
-/// How often a file that another program holds is tried again, and the pause between, in milliseconds.
+/// Maximum number of attempts on a file locked by another program, and the pause between them in
+/// milliseconds.
 const BUSY_TRIES: u32 = 300;
 const BUSY_MS: u64 = 20;
 
-/// How far a copy is: pages copied, pages in all.
+/// Progress callback: pages copied, pages in total.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// A backup that was made.
+/// Completed backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Made {
-    /// The file.
+    /// Path of the backup file.
     pub(crate) path: PathBuf,
     /// Its size in bytes.
     pub(crate) bytes: u64,
-    /// Rules that do not hold in it, and did not in the original.
+    /// Violated rules of the data, copied from the original.
     pub(crate) broken: Vec<String>,
 }
 
-/// Writes a backup of the database in `dir` to `to`, mode 0600. A file that is there stays unless `replace`, and what
-/// is there and no file (a device, a directory, a link) stays in any case.
+/// Writes a backup of the database in `dir` to `to`, mode 0600. An existing file is replaced only if
+/// `replace`; anything else there (a device, a directory, a link) is never replaced.
 ///
 /// # Errors
-/// [`StoreError::Exists`]; [`StoreError::Damaged`] when the original is damaged; [`StoreError::Full`];
-/// [`StoreError::File`]. Then there is no new file at `to`.
+/// [`StoreError::Exists`]; [`StoreError::Damaged`] if the original is damaged; [`StoreError::Full`];
+/// [`StoreError::File`]. After an error there is no new file at `to`.
 pub(crate) fn backup(
     dir: &Path,
     to: &Path,
@@ -77,7 +79,7 @@ pub(crate) fn backup(
     Ok(Made { path: to.to_owned(), bytes, broken })
 }
 
-/// Keeps a database of an older schema aside before it is migrated: the way back.
+/// Backs up a database of an older schema before its migration, as the way back.
 ///
 /// # Errors
 /// As [`backup`].
@@ -88,19 +90,19 @@ pub(crate) fn before_migration(dir: &Path, version: i64) -> Result<PathBuf, Stor
     Ok(made.path)
 }
 
-/// Copies a database page by page, as it is at this moment, into the empty file `to`.
+/// Copies a snapshot of a database page by page into the empty file `to`.
 ///
 /// # Errors
-/// [`StoreError::Full`]; what SQLite says.
+/// [`StoreError::Full`]; SQLite errors.
 pub(super) fn copy(from: &Path, to: &Path, progress: Progress<'_>) -> Result<(), StoreError> {
     let source = schema::open_to_read(from)?;
     schema::refuse_foreign(&source, from)?;
-    // The moment: what is committed from here on is not in the copy.
+    // Starts the snapshot: later commits are not in the copy.
     source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_master")?;
     let mut target = schema::open_empty(to)?;
     pages(&source, &mut target, progress)?;
     source.execute_batch("ROLLBACK")?;
-    // One file without a log, which can be read anywhere.
+    // One file without a WAL, readable on any file system.
     target.pragma_update(None, "journal_mode", "DELETE")?;
     target.close().map_err(|(_, error)| StoreError::from(error))
 }
@@ -127,14 +129,14 @@ fn pages(source: &Connection, target: &mut Connection, progress: Progress<'_>) -
     }
 }
 
-/// A file that is being written; gone unless it takes its place.
+/// Temporary file; removed on drop unless renamed to its target.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) path: PathBuf,
 }
 
 impl Part {
-    /// An empty private file in the directory of `to`.
+    /// Creates an empty private file in the directory of `to`.
     ///
     /// # Errors
     /// [`StoreError::File`].
@@ -146,7 +148,7 @@ impl Part {
         Ok(Self { path })
     }
 
-    /// Gives the file its name, and makes that durable.
+    /// Renames the file to its target and syncs the directory.
     ///
     /// # Errors
     /// [`StoreError::Exists`]; [`StoreError::File`].
@@ -163,12 +165,12 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // It took its place, or is of no use.
+        // Fails if the file was renamed to its target.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Brings a file to the disk. Its size.
+/// Syncs a file to disk. Returns its size in bytes.
 pub(super) fn sync(path: &Path) -> Result<u64, StoreError> {
     let synced = File::open(path).and_then(|file| {
         file.sync_all()?;
@@ -177,7 +179,7 @@ pub(super) fn sync(path: &Path) -> Result<u64, StoreError> {
     synced.map_err(|error| StoreError::file("sync", path, error))
 }
 
-/// Makes the names in the directory of `path` durable.
+/// Syncs the directory of `path`, which makes its names durable.
 pub(super) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(dir).and_then(|dir| dir.sync_all());

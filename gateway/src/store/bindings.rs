@@ -1,4 +1,4 @@
-//! `acp_bindings`: which conversation belongs to which session.
+//! `acp_bindings`: bindings of conversations to sessions.
 
 use crate::core::binding::{AtStart, Stale, at_start};
 use crate::core::route::Target;
@@ -9,7 +9,7 @@ use crate::store::{Tx, delivery, sessions, styles};
 use acp_shared::ids::{BindingId, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
 
-/// The columns that [`from_row`] reads.
+/// Columns read by [`from_row`].
 pub(crate) const COLUMNS: &str = "binding_key, channel, account_id, thread_id, channel_id, session_key, target_kind, \
     status, bound_by, bound_at, last_activity_at, idle_ms, max_age_ms, metadata_json, end_reason, verbosity";
 
@@ -22,7 +22,7 @@ const INSERT: &str = "INSERT INTO acp_bindings (binding_key, channel, account_id
 /// Reads a row of [`COLUMNS`].
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
     Ok(BindingRow {
         binding_id: id(row, "binding_key")?,
@@ -46,10 +46,10 @@ pub(crate) fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
     })
 }
 
-/// Inserts a binding. One that the configuration made was read up to the message that had it made.
+/// Inserts a binding. The backfill mark of a static binding starts at the message that triggered the binding.
 ///
 /// # Errors
-/// [`StoreError::ConversationBound`] when it is active and the conversation has an active one.
+/// [`StoreError::ConversationBound`] if the row is active and the conversation has an active binding.
 pub(crate) fn insert(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
     tx.rebinds();
     let inserted = run(
@@ -80,29 +80,29 @@ pub(crate) fn insert(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
     }
 }
 
-/// One binding, whatever its state.
+/// Returns one binding, in any state.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn get(db: &Connection, binding_id: BindingId) -> Result<Option<BindingRow>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM acp_bindings WHERE binding_key = ?1");
     first(db, &sql, [binding_id.to_string()], from_row)
 }
 
-/// A binding that has not ended, as a look at all of them finds it: each for itself, so that one that cannot be read
-/// hides no other.
+/// A binding that has not ended, as listed by `live`. Each row is parsed separately, so that an unreadable
+/// one does not hide the others.
 #[derive(Debug)]
 pub(crate) struct Live {
-    /// Its key, as it stands there.
+    /// Key column as stored.
     pub(crate) key: String,
-    /// What it is, with what is known of its session and how many of that one's runs have not ended.
+    /// The binding, the state of its session and the number of the session's unfinished runs.
     pub(crate) found: Result<(BindingRow, Target, u64), StoreError>,
 }
 
-/// Every binding that has not ended, the oldest first.
+/// Bindings that have not ended, oldest first.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn live(db: &Connection) -> Result<Vec<Live>, StoreError> {
     let sql = format!(
         "SELECT {}, s.state AS state, (SELECT count(*) FROM acp_runs AS r WHERE r.session_key = b.session_key \
@@ -118,29 +118,30 @@ pub(crate) fn live(db: &Connection) -> Result<Vec<Live>, StoreError> {
     all(db, &sql, [], |row| Ok(Live { key: row.get("binding_key")?, found: read(row) }))
 }
 
-/// The bindings whose conversation is still to be made.
+/// Bindings whose conversation still has to be created.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn pending(db: &Connection) -> Result<Vec<BindingId>, StoreError> {
     const SQL: &str = "SELECT binding_key FROM acp_bindings WHERE status = 'pending' ORDER BY rowid";
     all(db, SQL, [], |row| id(row, "binding_key"))
 }
 
-/// What is known of a session.
+/// State of a session as the target of a binding.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<Target, StoreError> {
     const SQL: &str = "SELECT state FROM acp_sessions WHERE session_key = ?1";
     let state = first(db, SQL, [key.as_str()], |row| word(row, "state"))?;
     Ok(state.map_or(Target::Missing, Target::Known))
 }
 
-/// Ends a binding whose session is gone or closed and owes nothing more, as of this moment. Whether it did.
+/// Ends a binding if its session is missing or closed and has no unfinished runs at this moment. Returns the
+/// reason if it did.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn end_stale(tx: &Tx<'_>, binding_id: BindingId) -> Result<Option<Stale>, StoreError> {
     const RUNS: &str =
         "SELECT count(*) AS runs FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')";
@@ -157,10 +158,11 @@ pub(crate) fn end_stale(tx: &Tx<'_>, binding_id: BindingId) -> Result<Option<Sta
     }
 }
 
-/// The conversation of a pending binding is there: it is active from now on (H13).
+/// Activates a pending binding once its conversation exists (H13).
 ///
 /// # Errors
-/// [`StoreError::UsedMeanwhile`] when it is not pending any more; [`StoreError::ConversationBound`]; what SQLite says.
+/// [`StoreError::UsedMeanwhile`] if the binding is not pending; [`StoreError::ConversationBound`]; SQLite
+/// errors.
 pub(crate) fn activate(
     tx: &Tx<'_>,
     binding_id: BindingId,
@@ -179,10 +181,10 @@ pub(crate) fn activate(
     }
 }
 
-/// Sets the windows of a binding, and when they began.
+/// Sets the idle and maximum-age timeouts of a binding and the times they count from.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET idle_ms = ?2, max_age_ms = ?3, bound_at = ?4, last_activity_at = ?5 \
         WHERE binding_key = ?1 AND status <> 'ended'";
@@ -193,11 +195,11 @@ pub(crate) fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), Store
     Ok(())
 }
 
-/// Sets how much the conversation of a binding is told beside answers; `None` is what the configuration says. It holds
-/// for all that is journaled after this, whatever delivery is busy with.
+/// Sets the verbosity of a binding's conversation; `None` takes the configured one. Applies to all rows
+/// journaled after this, regardless of the progress of delivery.
 ///
 /// # Errors
-/// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn set_verbosity(
     db: &Connection,
     binding: &BindingRow,
@@ -209,9 +211,10 @@ pub(crate) fn set_verbosity(
     styles::choose(db, *binding_id, session_key, verbosity)
 }
 
-/// Ends the bindings that `filter` means, and remembers how far each conversation is still to be told: up to now, and no
-/// further. A parked one is told nothing more: that would bring back what a person put away. What it was still to be told
-/// is settled with it: what nobody tried to send never comes, what was on its way may have come. How many ended.
+/// Ends the bindings selected by `filter` and records the last journal number to deliver to each: the current
+/// end of the journal, or for a parked binding its checkpoint. A message would unarchive the conversation of
+/// a parked binding, so its unsent parts become rejected and parts being sent become uncertain. Returns the
+/// number of ended bindings.
 fn end_where(
     tx: &Tx<'_>,
     filter: &str,
@@ -239,16 +242,16 @@ fn end_where(
 /// Ends every binding of a session that has not ended.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn end_all(tx: &Tx<'_>, key: &SessionKey, reason: &str) -> Result<(), StoreError> {
     end_where(tx, "session_key = ?1", &[&key.as_str()], reason)?;
     Ok(())
 }
 
-/// Bindings of a session that have not ended, the oldest first.
+/// Bindings of a session that have not ended, oldest first.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn of_session(db: &Connection, key: &SessionKey) -> Result<Vec<BindingRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_bindings WHERE session_key = ?1 AND status <> 'ended' ORDER BY rowid"
@@ -256,10 +259,10 @@ pub(crate) fn of_session(db: &Connection, key: &SessionKey) -> Result<Vec<Bindin
     all(db, &sql, [key.as_str()], from_row)
 }
 
-/// The binding of a conversation that has not ended: the active one, or else the newest.
+/// Binding of a conversation that has not ended: the active or parked one, otherwise the newest.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn of_conversation(
     db: &Connection,
     at: &ConversationRef,
@@ -271,20 +274,20 @@ pub(crate) fn of_conversation(
     first(db, &sql, params![at.channel, at.account_id, at.conversation_id], from_row)
 }
 
-/// Binds a conversation to a session that exists already: what its journal holds so far is not shown again.
+/// Binds a conversation to an existing session. Earlier journal rows of the session are not delivered to it.
 ///
 /// # Errors
-/// [`StoreError::ConversationBound`], [`StoreError::NoSession`]; what SQLite says.
+/// [`StoreError::ConversationBound`], [`StoreError::NoSession`]; SQLite errors.
 pub(crate) fn bind(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
     let (_, end) = sessions::marks(tx, &row.session_key)?;
     insert(tx, row)?;
     delivery::advance(tx, row.binding_id, end, None)
 }
 
-/// Somebody spoke through a binding.
+/// Sets the time of a binding's last activity after a message through it.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn touch(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
     const SQL: &str =
         "UPDATE acp_bindings SET last_activity_at = max(last_activity_at, ?2) WHERE binding_key = ?1";
@@ -292,10 +295,10 @@ pub(crate) fn touch(db: &Connection, binding_id: BindingId, now_ms: u64) -> Resu
     Ok(())
 }
 
-/// Somebody spoke through a binding: one that is parked is active again.
+/// Sets the time of a binding's last activity after a message through it, and activates it if it is parked.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn resume(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
     const SQL: &str =
         "UPDATE acp_bindings SET status = 'active' WHERE binding_key = ?1 AND status = 'parked'";
@@ -303,11 +306,11 @@ pub(crate) fn resume(db: &Connection, binding_id: BindingId, now_ms: u64) -> Res
     touch(db, binding_id, now_ms)
 }
 
-/// The conversation of an active binding was put away by a person, or (`is_parked` false) taken out again. Whether
-/// that changed anything.
+/// Parks the active binding of a conversation that a person archived, or (`is_parked` false) activates a
+/// parked one. Returns true if a binding changed.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn park(db: &Connection, at: &ConversationRef, is_parked: bool) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET status = ?5 WHERE channel = ?1 AND account_id = ?2 AND thread_id = ?3 \
         AND status = ?4";
@@ -320,14 +323,14 @@ pub(crate) fn park(db: &Connection, at: &ConversationRef, is_parked: bool) -> Re
     Ok(run(db, SQL, keys)? > 0)
 }
 
-/// A bound conversation, and how far it was read.
+/// A bound conversation and its backfill mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The conversation.
     pub conversation: ConversationRef,
-    /// When it was bound, milliseconds since the Unix epoch: nothing before that is missing.
+    /// Time of the binding, milliseconds since the Unix epoch. Earlier messages are not backfilled.
     pub bound_at_ms: u64,
-    /// Everything up to this id was brought in (H8); `None` before the first time.
+    /// Message id up to which the conversation was backfilled (H8); `None` before the first backfill.
     pub backfilled_through: Option<String>,
 }
 
@@ -347,28 +350,28 @@ fn place_of(row: &Row<'_>) -> Result<Place, StoreError> {
     })
 }
 
-/// The conversations of an account that are bound, the oldest first.
+/// Bound conversations of an account, oldest first.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn places(db: &Connection, channel: &str, account_id: &str) -> Result<Vec<Place>, StoreError> {
     all(db, &format!("{PLACE} ORDER BY rowid"), params![channel, account_id], place_of)
 }
 
-/// One of them, if it is bound.
+/// A bound conversation, if `at` is one.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn place(db: &Connection, at: &ConversationRef) -> Result<Option<Place>, StoreError> {
     let sql = format!("{PLACE} AND thread_id = ?3");
     first(db, &sql, params![at.channel, at.account_id, at.conversation_id], place_of)
 }
 
-/// Everything of a conversation up to a message id was brought in (H8). Ids of one channel grow: the mark never goes
-/// back. Whether it moved.
+/// Moves the backfill mark of a conversation forward to a message id (H8). Ids within a channel increase, so
+/// the mark never goes back. Returns true if it moved.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn caught_up(db: &Connection, at: &ConversationRef, through: &str) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET backfilled_through = ?4 WHERE channel = ?1 AND account_id = ?2 \
         AND thread_id = ?3 AND status <> 'ended' AND (backfilled_through IS NULL \
@@ -377,10 +380,10 @@ pub(crate) fn caught_up(db: &Connection, at: &ConversationRef, through: &str) ->
     Ok(run(db, SQL, params![at.channel, at.account_id, at.conversation_id, through])? > 0)
 }
 
-/// Ends a binding that ran out, with the rest of its session's transaction.
+/// Ends an expired binding, within the transaction of its session.
 ///
 /// # Errors
-/// [`StoreError::UsedMeanwhile`] when it is not as it was seen; what SQLite says.
+/// [`StoreError::UsedMeanwhile`] if the binding changed since it was read; SQLite errors.
 pub(crate) fn expire(
     tx: &Tx<'_>,
     key: &SessionKey,
@@ -394,10 +397,10 @@ pub(crate) fn expire(
     if ended == 1 { Ok(()) } else { Err(StoreError::UsedMeanwhile) }
 }
 
-/// Somebody or the agent spoke in the session of these bindings.
+/// Sets the last activity of a session's active and parked bindings after a message of a person or the agent.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET last_activity_at = max(last_activity_at, ?2) \
                        WHERE session_key = ?1 AND status IN ('active','parked')";
@@ -408,7 +411,7 @@ pub(crate) fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result
 /// Ends one binding.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn end(tx: &Tx<'_>, binding_id: BindingId, reason: &str) -> Result<(), StoreError> {
     end_where(tx, "binding_key = ?1", &[&binding_id.to_string()], reason)?;
     Ok(())

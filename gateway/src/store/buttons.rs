@@ -1,4 +1,4 @@
-//! `acp_button_message`: messages that have buttons, or ask something, until what they are about is over.
+//! `acp_button_message`: messages with buttons or questions, kept until their subject is settled.
 
 use crate::core::project::actions::{About, Fate, amended};
 use crate::core::project::{PartKind, unchanged};
@@ -9,35 +9,35 @@ use crate::store::{delivery, now_ms, permissions};
 use acp_shared::ids::{BindingId, SessionKey};
 use rusqlite::{Connection, params};
 
-/// How often a message is tried to be changed at most, where nobody says that it never can be: with the pauses that is a
-/// week.
+/// Maximum number of attempts to change a message, unless the channel rejects the change for good; a week
+/// with the pauses.
 const TRIES_MAX: u32 = 2_000;
-/// The pause after the first attempt, in milliseconds, and the longest one.
+/// First and longest pause between attempts, in milliseconds.
 const PAUSE_MS: u64 = 1_000;
 const PAUSE_MS_MAX: u64 = 5 * 60_000;
-/// Of which it is time to try: later each time, and at once where the clock was set back since. Parameters: the longest
-/// pause, the first one, and now.
+/// Condition for a due attempt. The pauses grow; after the clock was set back, an attempt is due at once.
+/// Parameters: longest pause, first pause, current time.
 const DUE: &str = "(tries = 0 OR tried_at > ?3 OR tried_at + min(?1, ?2 << min(tries, 16)) <= ?3)";
-/// The most messages that are amended in one go.
+/// Maximum number of messages amended in one step.
 const OVER_MAX: usize = 64;
-/// The most conversations that are looked after in one go.
+/// Maximum number of bindings returned for one pass.
 const BINDINGS_MAX: u32 = 1_000;
 
-/// A message with buttons.
+/// Message with buttons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ButtonMessage {
-    /// The channel's id of it.
+    /// The channel's message id.
     pub(crate) message_id: String,
-    /// What it is.
+    /// Kind of the message.
     pub(crate) kind: PartKind,
-    /// What it says.
+    /// Text of the message.
     pub(crate) text: String,
 }
 
-/// Keeps that a message has buttons.
+/// Stores a message with buttons.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn keep(
     db: &Connection,
     at: &ConversationRef,
@@ -57,10 +57,10 @@ pub(crate) fn keep(
     Ok(())
 }
 
-/// Whether a conversation has a message about this that will say what becomes of it.
+/// True if the conversation has a message about this subject that will be amended with its result.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn is_kept(db: &Connection, at: &ConversationRef, about: &About) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_button_message WHERE channel = ?1 AND account_id = ?2 \
         AND conversation_id = ?3 AND about_json = ?4";
@@ -68,11 +68,11 @@ pub(crate) fn is_kept(db: &Connection, at: &ConversationRef, about: &About) -> R
     Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
 }
 
-/// The messages of a conversation whose buttons mean nothing any more and of which it is time to try, with what they are to
-/// say from now on. Those that could not be changed before come last: they hold up no other.
+/// Messages of a conversation with a settled subject and a due attempt, each with its new text. Messages with
+/// failed attempts come last and so do not delay others.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn over(
     db: &Connection,
     at: &ConversationRef,
@@ -89,7 +89,7 @@ pub(crate) fn over(
     let mut rows =
         statement.query(params![times.0, times.1, times.2, session.as_str(), keys.0, keys.1, keys.2])?;
     let mut out = Vec::new();
-    // Of those that wait for somebody there may be many: they are no reason to miss one that is over.
+    // Skips unsettled messages within the query: many of them must not hide a settled one.
     while let Some(row) = rows.next()?
         && out.len() < OVER_MAX
     {
@@ -104,7 +104,7 @@ pub(crate) fn over(
     Ok(out)
 }
 
-/// What a message says once what it is about is over; `None` until then.
+/// New text of a message once its subject is settled; `None` before.
 fn at_its_end(
     db: &Connection,
     about: About,
@@ -125,11 +125,11 @@ fn at_its_end(
     }
 }
 
-/// The bindings whose conversations have such messages of which it is time to try: of several the latest, and none that is
-/// parked.
+/// Bindings of conversations with messages whose attempt is due: the latest binding of each conversation and
+/// session, unless it is parked.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn bindings(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
     let sql = format!(
         "SELECT b.binding_key AS binding_key, max(b.bound_at) FROM acp_button_message AS m \
@@ -142,10 +142,11 @@ pub(crate) fn bindings(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, S
     all(db, &sql, keys, |row| id(row, "binding_key"))
 }
 
-/// A message has no buttons any more, or nobody knows: then it is tried again, later each time.
+/// Records an attempt to amend a message. If `done`, the message is deleted from the table; otherwise it is
+/// retried with growing pauses.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn tried(
     db: &Connection,
     at: &ConversationRef,
@@ -162,11 +163,11 @@ pub(crate) fn tried(
     Ok(())
 }
 
-/// A message can never be changed. What became of what it is about is said beside it, where it was delivered by this
-/// binding and something may be said there. Whether it is.
+/// Handles a message that can never be changed. If this active binding delivered it, plans a separate notice
+/// with the result. Returns true if a notice was planned.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn refused(
     db: &Connection,
     binding: &BindingRow,

@@ -1,5 +1,5 @@
-//! The store without threads and files, for simulated time: the same transactions, groups, savepoints and statements
-//! over a database in memory, each group committed when the simulation says so.
+//! Store without threads and files, for simulated time: the same transactions, groups, savepoints and
+//! statements on an in-memory database. The simulation decides when each group commits.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::store::guard::Place;
@@ -30,12 +30,12 @@ pub(super) fn now_ms() -> Option<u64> {
     TIME.with_borrow(|time| time.as_ref().map(|now_ms| now_ms()))
 }
 
-/// From now on the store of this thread reads this clock.
+/// Sets the clock of the store on this thread.
 pub(crate) fn tell_time(now_ms: impl Fn() -> u64 + 'static) {
     TIME.set(Some(Box::new(now_ms)));
 }
 
-/// What a connection in memory is for.
+/// Purpose of an in-memory connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Template,
@@ -48,7 +48,7 @@ fn fresh_name() -> String {
     format!("simulated-{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A database in memory that outlives the gateways that are started over it.
+/// In-memory database shared by successive gateways.
 pub(crate) struct Hand {
     dir: tempfile::TempDir,
     template: Connection,
@@ -58,7 +58,7 @@ pub(crate) struct Hand {
 }
 
 impl Hand {
-    /// A fresh database.
+    /// Creates an empty database.
     pub(crate) fn new() -> Self {
         let template = schema::open_in_memory(&fresh_name(), Purpose::Template).unwrap();
         let identity =
@@ -69,7 +69,7 @@ impl Hand {
         hand
     }
 
-    /// Everything in it is gone: as it was at first.
+    /// Resets the database to its empty state.
     pub(crate) fn clear(&mut self) {
         let name = fresh_name();
         let mut db = schema::open_in_memory(&name, Purpose::Write).unwrap();
@@ -80,17 +80,17 @@ impl Hand {
         self.idle = Arc::new(Mutex::new(vec![reader]));
     }
 
-    /// The connection that writes, while no gateway runs.
+    /// Writing connection, available while no gateway runs.
     pub(crate) fn db(&self) -> &Connection {
         self.db.as_ref().unwrap()
     }
 
-    /// A directory that is there.
+    /// Existing temporary directory.
     pub(crate) fn dir(&self) -> &std::path::Path {
         self.dir.path()
     }
 
-    /// A store over it, whose commits are made by the [`Pump`].
+    /// Starts a store on the database. Its commits are made by the [`Pump`].
     #[expect(clippy::disallowed_methods, reason = "bounded by `places`, as in the store itself")]
     pub(crate) fn start(&mut self) -> (Store, Pump) {
         self.identity.epoch += 1;
@@ -104,7 +104,7 @@ impl Hand {
             queue: fed,
             watches: Arc::clone(&watches),
             counters: Arc::clone(&counters),
-            // Nothing here depends on how fast the machine is.
+            // The simulation must not depend on the speed of the machine.
             bounds: GroupBounds { open_ms: u64::MAX, ..GroupBounds::default() },
             health: health.clone(),
             place: Place::nowhere(),
@@ -124,13 +124,13 @@ impl Hand {
         (Store { inner: Arc::new(inner) }, Pump { writer, jobs, feed, waiting: VecDeque::new() })
     }
 
-    /// The gateway is gone: what was not committed is too.
+    /// Stops the gateway; uncommitted work is lost.
     pub(crate) fn stop(&mut self, pump: Pump) {
         self.db = Some(pump.writer.db);
     }
 }
 
-/// The writer's part, one group at a time.
+/// Writer of the simulation, one group at a time.
 pub(crate) struct Pump {
     writer: Writer,
     jobs: Receiver<Message>,
@@ -139,7 +139,7 @@ pub(crate) struct Pump {
 }
 
 impl Pump {
-    /// The names of the transactions that wait, in order.
+    /// Names of the queued transactions, in order.
     pub(crate) fn waiting(&mut self) -> impl Iterator<Item = &'static str> {
         self.waiting.extend(self.jobs.try_iter());
         self.waiting.iter().filter_map(|message| match message {
@@ -148,7 +148,7 @@ impl Pump {
         })
     }
 
-    /// Commits the first `count` of them as one group.
+    /// Commits the first `count` queued transactions as one group.
     pub(crate) fn commit(&mut self, count: usize) {
         let mut group = Vec::new();
         while group.len() < count {
@@ -166,19 +166,19 @@ impl Pump {
         self.writer.group(first);
     }
 
-    /// The same on a file system that lets nobody write.
+    /// Runs a group like `commit` on a read-only file system.
     pub(crate) fn fail(&mut self, count: usize) {
         self.writer.db.pragma_update(None, "query_only", true).unwrap();
         self.commit(count);
         self.writer.db.pragma_update(None, "query_only", false).unwrap();
     }
 
-    /// Looks whether commits go through again.
+    /// Tests if commits work again.
     pub(crate) fn probe(&self) {
         self.writer.probe();
     }
 
-    /// The connection that writes.
+    /// Writing connection.
     pub(crate) fn db(&self) -> &Connection {
         &self.writer.db
     }

@@ -1,4 +1,5 @@
-//! `acp_delivery_card`: where the live card of a run is. What it says is in the journal.
+//! `acp_delivery_card`: message ids of status cards, one per run and binding. The content comes from the
+//! journal.
 
 use crate::core::card::Known;
 use crate::core::event::{EventKind, EventRow};
@@ -9,26 +10,26 @@ use crate::store::{events, now_ms};
 use acp_shared::ids::{BindingId, RunId, SessionKey};
 use rusqlite::{Connection, Row, params};
 
-/// The most journal rows that a card takes in one go, and their bytes.
+/// Maximum number of journal rows read for a card in one step, and their maximum size in bytes.
 const ROWS_MAX: u64 = 256;
 const BYTES_MAX: usize = 1024 * 1024;
 
-/// How often it is tried at most to have a card say that its run is over.
+/// Maximum number of attempts to fold a card (show the end of its run).
 const TRIES_MAX: u32 = 60;
-/// How often one is looked for at most that is not there; with the pauses that is half a minute.
+/// Maximum number of attempts for a card whose message is absent; half a minute with the pauses.
 const ABSENT_MAX: u32 = 6;
-/// The pause after the first attempt, in milliseconds, and the longest one.
+/// First and longest pause between attempts, in milliseconds.
 const PAUSE_MS: u64 = 1_000;
 const PAUSE_MS_MAX: u64 = 5 * 60_000;
-/// The most conversations that are looked after in one go.
+/// Maximum number of bindings returned for one pass.
 const BINDINGS_MAX: u32 = 1_000;
 
-/// What there is to be done about the cards of a conversation.
+/// Status cards of a conversation for the next delivery pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cards {
-    /// The turn of its session that runs, and the number of the journal row before its first one.
+    /// Running turn of the session, and the number of the journal row before its first one.
     pub(crate) running: Option<(RunId, u64)>,
-    /// Cards that say that something goes on.
+    /// Cards not folded yet: the run is still shown as unfinished.
     pub(crate) open: Vec<(RunId, Known)>,
 }
 
@@ -41,14 +42,14 @@ fn known(row: &Row<'_>) -> Result<Known, StoreError> {
     })
 }
 
-/// Looks at the cards of a conversation.
+/// Reads the status cards of a conversation.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn look(db: &Connection, binding_id: BindingId, key: &SessionKey) -> Result<Cards, StoreError> {
     const RUNNING: &str = "SELECT run_id FROM acp_runs WHERE session_key = ?1 AND state = 'running' \
         AND mode = 'prompt'";
-    // Of runs that are over only those of which it is time: see [`left_open`].
+    // Cards of finished runs only if their retry is due: see [`left_open`].
     const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq, posted_at FROM acp_delivery_card \
         WHERE binding_key = ?1 AND folded = 0 AND (tries = 0 OR run_id = ?2 \
         OR updated_at + min(?3, ?4 << min(tries, 16)) <= ?5) ORDER BY rowid";
@@ -63,33 +64,33 @@ pub(crate) fn look(db: &Connection, binding_id: BindingId, key: &SessionKey) -> 
     Ok(Cards { running, open })
 }
 
-/// The number of the journal row before the first one of a run.
+/// Number of the journal row before the first one of a run.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn before(db: &Connection, run_id: RunId) -> Result<u64, StoreError> {
     const FIRST: &str = "SELECT session_seq FROM acp_events WHERE run_id = ?1 ORDER BY seq LIMIT 1";
     let found = first(db, FIRST, [run_id.to_string()], |row| int(row, "session_seq"))?;
     Ok(found.map_or(0, |seq| seq.saturating_sub(1)))
 }
 
-/// What came in a session's journal.
+/// New rows of a session's journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct News {
-    /// The rows of the run that were asked for, in order.
+    /// Rows of the requested run, in order.
     pub(crate) rows: Vec<EventRow>,
-    /// Everything up to this number was looked at.
+    /// Number of the last row read.
     pub(crate) through: u64,
-    /// Number of the last row that a message of its own may come from; 0 when there is none.
+    /// Number of the last row with a possible separate message; 0 without one.
     pub(crate) shown: u64,
-    /// Whether there may be more.
+    /// True if more rows may follow.
     pub(crate) is_more: bool,
 }
 
-/// Reads on in a session's journal.
+/// Reads the rows of a session's journal after a number.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn news(db: &Connection, key: &SessionKey, run_id: RunId, after: u64) -> Result<News, StoreError> {
     let mut rows = events::after(db, key, after, ROWS_MAX, BYTES_MAX)?;
     let is_shown = |kind: EventKind| SHOWN.contains(&kind);
@@ -101,10 +102,10 @@ pub(crate) fn news(db: &Connection, key: &SessionKey, run_id: RunId, after: u64)
     Ok(News { rows, through, shown: shown.unwrap_or(0), is_more })
 }
 
-/// Keeps where a card is that says that something goes on.
+/// Stores the message and position of a card that shows an unfinished run.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn keep(
     db: &Connection,
     binding_id: BindingId,
@@ -132,21 +133,21 @@ pub(crate) fn keep(
     Ok(())
 }
 
-/// Whether a card says that its run is over.
+/// Outcome of an attempt to fold a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Folded {
-    /// It does.
+    /// Folded: the end of the run is shown.
     Yes,
-    /// It is not there. It may have been sent and be about to come.
+    /// The message is absent. It may have been sent and appear later.
     Absent,
-    /// Nobody knows.
+    /// Unknown.
     No,
 }
 
-/// Keeps whether a card says that its run is over; what is not sure is tried again, so many times.
+/// Records an attempt to fold a card. An uncertain outcome is retried up to a maximum number of attempts.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn fold(
     db: &Connection,
     binding_id: BindingId,
@@ -166,11 +167,10 @@ pub(crate) fn fold(
     Ok(())
 }
 
-/// The bindings with cards that say that something goes on, though that is over, of which it is time to try again: later
-/// each time.
+/// Bindings with unfolded cards of finished runs whose retry is due. The pauses between retries grow.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn left_open(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
     const SQL: &str = "SELECT DISTINCT c.binding_key AS binding_key FROM acp_delivery_card AS c \
         JOIN acp_runs AS r ON r.run_id = c.run_id JOIN acp_bindings AS b ON b.binding_key = c.binding_key \

@@ -1,5 +1,5 @@
-//! What must hold in a control plane's database: the pages hang together, the schema is this program's, and the
-//! invariants of design §6 hold, as far as a database alone shows them. Only reads.
+//! Read-only check of a control plane's database: page integrity, schema, and the invariants of design §6
+//! that the database alone can show.
 
 use crate::store::error::StoreError;
 use crate::store::schema::{self, DB_FILE};
@@ -7,48 +7,48 @@ use rusqlite::Connection;
 use serde::Serialize;
 use std::path::Path;
 
-/// The most findings of one rule that are named.
+/// Maximum number of findings listed per rule.
 const FOUND_MAX: usize = 20;
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// A name that stays: `pages`, `schema`, `references`, `I1` …
+    /// Stable name: `pages`, `schema`, `references`, `I1` …
     pub(crate) name: &'static str,
-    /// What must hold.
+    /// Rule that must hold.
     pub(crate) rule: &'static str,
-    /// What breaks it, at most 20 rows; empty when it holds.
+    /// Violations, at most 20 rows; empty if the rule holds.
     pub(crate) broken: Vec<String>,
 }
 
-/// What a look at a database came to.
+/// Report of a whole check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
-    /// Whether everything holds.
+    /// True if all rules hold.
     pub(crate) ok: bool,
     /// Schema version of the file.
     pub(crate) schema_version: i64,
     /// Size of the database, in bytes.
     pub(crate) bytes: u64,
-    /// What was looked at, in order.
+    /// Results of the checks, in order.
     pub(crate) checks: Vec<Finding>,
 }
 
-/// The list of rules, as text.
+/// Rules as SQL text.
 const INVARIANTS: &str = include_str!("invariants.sql");
 
-/// A rule over the rows.
+/// Rule about rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// `I1` …
+    /// Name: `I1` …
     pub(crate) name: &'static str,
-    /// What must hold.
+    /// Rule that must hold.
     pub(crate) rule: &'static str,
-    /// Finds the rows that break it, as one text each.
+    /// Query for the violating rows, as one text each.
     pub(crate) sql: &'static str,
 }
 
-/// The rules, in order. What only the processes or the channel can show (the rest of I7 and I8) is not among them.
+/// Rules in order. Parts that only processes or channels can show (of I7 and I8) are not included.
 pub(crate) fn invariants() -> impl Iterator<Item = Rule> {
     INVARIANTS.split("\n\n").filter_map(|block| {
         let (head, sql) = block.trim().strip_prefix("-- ")?.split_once('\n')?;
@@ -57,28 +57,29 @@ pub(crate) fn invariants() -> impl Iterator<Item = Rule> {
     })
 }
 
-/// Whether the pages hang together: `quick` looks at each page, the whole check at every index too. Findings.
+/// Checks the integrity of the pages and returns the findings. `quick` reads each page; otherwise indexes are
+/// verified too.
 ///
 /// # Errors
-/// What SQLite says, damage that stops even this check included.
+/// SQLite errors, including damage that prevents the check itself.
 pub(crate) fn pages(db: &Connection, quick: bool) -> Result<Vec<String>, StoreError> {
     let name = if quick { "quick_check" } else { "integrity_check" };
     let found = texts(db, &format!("PRAGMA {name}({FOUND_MAX})"))?;
     Ok(found.into_iter().filter(|line| line != "ok").collect())
 }
 
-/// The rules that are broken.
+/// Checks the rules about rows.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn rules(db: &Connection) -> Result<Vec<Finding>, StoreError> {
     invariants().map(|Rule { name, rule, sql }| Ok(Finding { name, rule, broken: texts(db, sql)? })).collect()
 }
 
-/// Looks at everything, on one snapshot. Damage is a finding, not an error.
+/// Runs all checks on one snapshot. Damage is a finding, not an error.
 ///
 /// # Errors
-/// [`StoreError::Missing`] without a database; what opening says.
+/// [`StoreError::File`] without a database; errors of opening the database.
 pub(crate) fn look(dir: &Path, quick: bool) -> Result<Report, StoreError> {
     let path = dir.join(DB_FILE);
     let meta = std::fs::metadata(&path).map_err(|error| StoreError::file("look at", &path, error))?;

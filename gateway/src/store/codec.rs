@@ -1,4 +1,4 @@
-//! Between SQL values and the types of `core/rows.rs`.
+//! Conversion between SQL values and the types of `core/rows.rs`.
 #![deny(clippy::indexing_slicing)]
 
 use crate::core::rows::{
@@ -33,12 +33,12 @@ impl FromSql for Int {
     }
 }
 
-/// An enum that is a word in a column with a CHECK.
+/// Enum stored as a word in a column with a CHECK constraint.
 pub(crate) trait Word: Copy + Sized + 'static {
-    /// Every value.
+    /// All values.
     const ALL: &'static [Self];
 
-    /// The word.
+    /// Word of the value.
     fn word(self) -> &'static str;
 }
 
@@ -102,10 +102,10 @@ fn unreadable(column: &'static str, why: impl ToString) -> StoreError {
     StoreError::Unreadable { column, why: why.to_string() }
 }
 
-/// A word column.
+/// Reads a word column.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`] for a word that this program does not know.
+/// [`StoreError::Unreadable`] for an unknown word.
 pub(crate) fn word<T: Word>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
     let value = row.get_ref(column)?;
     let text = value.as_str().map_err(|error| unreadable(column, error))?;
@@ -116,7 +116,7 @@ pub(crate) fn word<T: Word>(row: &Row<'_>, column: &'static str) -> Result<T, St
         .ok_or_else(|| unreadable(column, format!("unknown word {text:?}")))
 }
 
-/// A word column, or null.
+/// Reads a nullable word column.
 ///
 /// # Errors
 /// As [`word`].
@@ -125,10 +125,10 @@ pub(crate) fn word_opt<T: Word>(row: &Row<'_>, column: &'static str) -> Result<O
     is_set.then(|| word(row, column)).transpose()
 }
 
-/// A text column that holds an id.
+/// Reads a text column that holds an id.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`] when it does not parse.
+/// [`StoreError::Unreadable`] if the id does not parse.
 pub(crate) fn id<T>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError>
 where
     T: FromStr,
@@ -139,10 +139,10 @@ where
     text.parse().map_err(|error: T::Err| unreadable(column, error))
 }
 
-/// A text column that holds an id or null.
+/// Reads a nullable text column that holds an id.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`] when it does not parse.
+/// [`StoreError::Unreadable`] if the id does not parse.
 pub(crate) fn id_opt<T>(row: &Row<'_>, column: &'static str) -> Result<Option<T>, StoreError>
 where
     T: FromStr,
@@ -151,36 +151,36 @@ where
     if row.get_ref(column)? == ValueRef::Null { Ok(None) } else { id(row, column).map(Some) }
 }
 
-/// An unsigned column.
+/// Reads an unsigned integer column.
 ///
 /// # Errors
-/// [`StoreError::Sqlite`] when it is negative or no integer.
+/// [`StoreError::Sqlite`] if the value is negative or not an integer.
 pub(crate) fn int(row: &Row<'_>, column: &'static str) -> Result<u64, StoreError> {
     Ok(row.get::<_, Int>(column)?.0)
 }
 
-/// An unsigned column or null.
+/// Reads a nullable unsigned integer column.
 ///
 /// # Errors
-/// [`StoreError::Sqlite`] when it is negative or no integer.
+/// [`StoreError::Sqlite`] if the value is negative or not an integer.
 pub(crate) fn int_opt(row: &Row<'_>, column: &'static str) -> Result<Option<u64>, StoreError> {
     Ok(row.get::<_, Option<Int>>(column)?.map(|number| number.0))
 }
 
-/// A JSON column.
+/// Reads a JSON column.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`] when it is not what is expected.
+/// [`StoreError::Unreadable`] if the JSON does not match the type.
 pub(crate) fn json<T: DeserializeOwned>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
     let value = row.get_ref(column)?;
     let text = value.as_str().map_err(|error| unreadable(column, error))?;
     serde_json::from_str(text).map_err(|error| unreadable(column, error))
 }
 
-/// A JSON column or null.
+/// Reads a nullable JSON column.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`] when it is not what is expected.
+/// [`StoreError::Unreadable`] if the JSON does not match the type.
 pub(crate) fn json_opt<T: DeserializeOwned>(
     row: &Row<'_>,
     column: &'static str,
@@ -188,7 +188,7 @@ pub(crate) fn json_opt<T: DeserializeOwned>(
     if row.get_ref(column)? == ValueRef::Null { Ok(None) } else { json(row, column).map(Some) }
 }
 
-/// A value as the text of a JSON column.
+/// Serializes a value for a JSON column.
 ///
 /// # Errors
 /// [`StoreError::Unwritable`].
@@ -196,7 +196,7 @@ pub(crate) fn to_json(value: &impl Serialize) -> Result<String, StoreError> {
     Ok(serde_json::to_string(value)?)
 }
 
-/// A value or null as the text of a JSON column.
+/// Serializes an optional value for a nullable JSON column.
 ///
 /// # Errors
 /// [`StoreError::Unwritable`].
@@ -204,10 +204,10 @@ pub(crate) fn to_json_opt(value: Option<&impl Serialize>) -> Result<Option<Strin
     value.map(to_json).transpose()
 }
 
-/// Every row of a query.
+/// Returns all rows of a query.
 ///
 /// # Errors
-/// What SQLite or `read` says of the first row that fails.
+/// The first error of SQLite or `read`.
 pub(crate) fn all<T>(
     db: &Connection,
     sql: &str,
@@ -223,10 +223,10 @@ pub(crate) fn all<T>(
     Ok(found)
 }
 
-/// The first row of a query, if there is one.
+/// Returns the first row of a query, if any.
 ///
 /// # Errors
-/// What SQLite or `read` says.
+/// Errors of SQLite or `read`.
 pub(crate) fn first<T>(
     db: &Connection,
     sql: &str,
@@ -238,10 +238,10 @@ pub(crate) fn first<T>(
     rows.next()?.map(read).transpose()
 }
 
-/// Runs a statement and says how many rows it changed.
+/// Runs a statement and returns the number of changed rows.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn run(db: &Connection, sql: &str, params: impl Params) -> Result<usize, StoreError> {
     Ok(db.prepare_cached(sql)?.execute(params)?)
 }

@@ -1,5 +1,5 @@
-//! What commands ask of the store: which session a name means, whom things belong to, the windows of bindings, and
-//! that each command is done once.
+//! Queries behind commands: sessions matching a name, owners, timeouts of bindings, and at-most-once
+//! execution under an idempotency key.
 
 use crate::core::binding::{Window, with_window};
 use crate::core::command::target::Candidate;
@@ -13,16 +13,15 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Sessions that one name may fit, at most: beyond that it says nothing.
+/// Maximum number of candidates returned for one name.
 const CANDIDATES_MAX: u64 = 64;
-/// How far back the agent's options are looked for.
+/// Number of journal rows, from the end, that are searched for the agent's options.
 const OPTIONS_ROWS_MAX: u64 = 2_000;
 
-/// The sessions that a name may mean, those that it names exactly first. Closed ones are meant by their whole key
-/// only.
+/// Sessions that match a name, exact matches first. A closed session matches by its complete key only.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn candidates(db: &Connection, name: &str) -> Result<Vec<Candidate>, StoreError> {
     const SQL: &str = "SELECT session_key, agent_session_id, label FROM acp_sessions \
         WHERE session_key = ?1 COLLATE NOCASE OR (state <> 'closed' AND (label = ?1 OR agent_session_id = ?1 \
@@ -38,10 +37,10 @@ pub(crate) fn candidates(db: &Connection, name: &str) -> Result<Vec<Candidate>, 
     })
 }
 
-/// Whom a session belongs to: who asked for it, who was bound to it first, and who is bound to it now.
+/// Owners of a session: its requester, the user of its first binding and the users of its current bindings.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, StoreError> {
     const SQL: &str = "SELECT bound_by FROM acp_bindings WHERE session_key = ?1 AND (status <> 'ended' \
         OR rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = ?1)) \
@@ -49,10 +48,10 @@ pub(crate) fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, S
     all(db, SQL, [key.as_str()], |row| Ok(row.get("bound_by")?))
 }
 
-/// The bindings of a session in the account of a conversation that have not ended, that conversation's own first.
+/// Bindings of a session that have not ended, in the same account as `at`; the binding of `at` itself first.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn bindings_near(
     db: &Connection,
     key: &SessionKey,
@@ -66,11 +65,11 @@ pub(crate) fn bindings_near(
     all(db, &sql, keys, bindings::from_row)
 }
 
-/// Gives the bindings of a session in one account another window, `None` for none; those bindings as they are now, that
-/// of the conversation itself first. The window begins now (D4).
+/// Sets the idle or maximum-age timeout of a session's bindings in one account (`None`: no timeout) and
+/// restarts it now (D4). Returns the changed bindings, that of the conversation itself first.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn set_window(
     db: &Connection,
     key: &SessionKey,
@@ -87,11 +86,11 @@ pub(crate) fn set_window(
     Ok(changed)
 }
 
-/// The options that the agent of a conversation last said it has, by id and name; those that every agent has first.
-/// Only the end of the journal is looked at.
+/// Config options of a conversation's agent as last reported, as id and name, after the two that every agent
+/// has. Searches only the end of the journal.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn options_at(db: &Connection, at: &ConversationRef) -> Result<Vec<(String, String)>, StoreError> {
     const SQL: &str = "SELECT payload_json FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 \
         AND kind = 'update' AND json_extract(payload_json, '$.sessionUpdate') = 'config_option_update' \
@@ -110,10 +109,10 @@ pub(crate) fn options_at(db: &Connection, at: &ConversationRef) -> Result<Vec<(S
     Ok(out)
 }
 
-/// What was answered before under a key, if it was.
+/// Returns the stored result of a key, if any.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn before<T: DeserializeOwned>(
     db: &Connection,
     scope: &str,
@@ -124,10 +123,10 @@ pub(crate) fn before<T: DeserializeOwned>(
     read.map(Some).map_err(|_| StoreError::Refused("the answer to a command is of another program"))
 }
 
-/// Does something once under a key, within the transaction: a repetition gets the first answer and does nothing.
+/// Runs `work` at most once per key, within the transaction. A repetition returns the stored result.
 ///
 /// # Errors
-/// As `work`; [`StoreError::Unreadable`]; what SQLite says.
+/// Errors of `work`; [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn once<T: Serialize + DeserializeOwned>(
     db: &Connection,
     scope: &str,

@@ -1,4 +1,4 @@
-//! What is known of a conversation when the configuration may bind it.
+//! State of a conversation for the decision on its static binding.
 
 use crate::config::Binding;
 use crate::core::configured::{Done, Made, Seen, Under, find, first_key, next_key};
@@ -10,34 +10,35 @@ use crate::store::error::StoreError;
 use acp_shared::ids::SessionKey;
 use rusqlite::Connection;
 
-/// See the module.
+/// Bindings and sessions of one conversation, as stored.
 #[derive(Debug)]
 pub(crate) struct Look {
     binding: Option<(BindingRow, Target)>,
     busy: bool,
     under: Option<Under>,
-    /// The key of the next session that the entry makes; `None` when none speaks for the conversation.
+    /// Key of the next session that the entry would create; `None` if no entry matches the conversation.
     pub(crate) next: Option<SessionKey>,
 }
 
 impl Look {
-    /// For the decision.
+    /// View of this state for the decision in `core/configured.rs`.
     pub(crate) fn seen(&self) -> Seen<'_> {
         let binding = self.binding.as_ref().map(|(row, target)| (row, *target));
         Seen { binding, busy: self.busy, under: self.under.as_ref() }
     }
 
-    /// The binding that makes room for another one. What ends with its session, which is closed, is told that.
+    /// The binding to be replaced; `None` if its session is `closed`, which ends the binding and notifies its
+    /// conversation.
     pub(crate) fn before(&self, closed: Option<&Done>) -> Option<&BindingRow> {
         let (row, _) = self.binding.as_ref()?;
         Some(row).filter(|row| closed.is_none_or(|closed| closed.session_key != row.session_key))
     }
 }
 
-/// Looks at a conversation.
+/// Reads the state of a conversation.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn look(db: &Connection, table: &[Binding], at: &ConversationRef) -> Result<Look, StoreError> {
     let mut look = Look { binding: None, busy: false, under: None, next: None };
     if let Some(row) = bindings::of_conversation(db, at)? {
@@ -56,16 +57,16 @@ pub(crate) fn look(db: &Connection, table: &[Binding], at: &ConversationRef) -> 
     Ok(look)
 }
 
-/// Whether a session has runs that have not ended.
+/// True if the session has unfinished runs.
 fn busy(db: &Connection, key: &SessionKey) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT EXISTS (SELECT 1 FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')) \
         AS busy";
     Ok(first(db, SQL, [key.as_str()], |row| Ok(row.get("busy")?))?.unwrap_or(false))
 }
 
-/// The newest session with this key or one that follows it, and how many there are.
+/// The newest session with this key or a numbered successor of it, and the number of such sessions.
 fn under(db: &Connection, key: &SessionKey) -> Result<(Option<Under>, u64), StoreError> {
-    // ';' comes after ':'.
+    // ';' is the character after ':'.
     const UNDER: &str = "session_key = ?1 OR (session_key > ?1 || ':' AND session_key < ?1 || ';')";
     const MADE: &str = "SELECT metadata_json FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid";
     let count = format!("SELECT count(*) AS count FROM acp_sessions WHERE {UNDER}");

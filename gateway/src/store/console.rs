@@ -1,4 +1,4 @@
-//! `console_message`: the conversations of the built-in channel.
+//! `console_message`: messages of the built-in console channel.
 
 use crate::store::codec::{Int, all, first, id_opt, int, run};
 use crate::store::error::StoreError;
@@ -13,45 +13,45 @@ const INSERT: &str = "INSERT INTO console_message (conversation_id, author, text
 const EDIT: &str = "UPDATE console_message SET text = ?3, \
     revision = (SELECT max(revision) + 1 FROM console_message) WHERE conversation_id = ?1 AND id = ?2";
 
-/// A message that is to be inserted.
+/// A message to insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewConsoleMessage {
-    /// The conversation.
+    /// Conversation id.
     pub(crate) conversation_id: String,
-    /// Who says it; empty for the gateway.
+    /// Author; empty for the gateway.
     pub(crate) author: String,
-    /// What is said.
+    /// Text of the message.
     pub(crate) text: String,
-    /// Names it for ever.
+    /// Permanent unique name of the message, for idempotent inserts.
     pub(crate) nonce: String,
     /// `person` or the name of a part's kind.
     pub(crate) kind: &'static str,
-    /// The session that it is about.
+    /// Session that the message belongs to.
     pub(crate) session_key: Option<SessionKey>,
-    /// The run that it belongs to.
+    /// Run that the message belongs to.
     pub(crate) run_id: Option<RunId>,
 }
 
-/// A row of `console_message`, as clients see it.
+/// Row of `console_message`, as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConsoleMessage {
-    /// Number, in the order in which messages came. Whoever shows the conversation keeps one message per number.
+    /// Message number, in the order of arrival. A client shows one message per number: the latest revision.
     pub(crate) id: u64,
-    /// Number of the last change of any message, growing: the cursor of every viewer.
+    /// Number of the last change, increasing over all messages. Clients use it as their cursor.
     pub(crate) revision: u64,
-    /// The conversation.
+    /// Conversation id.
     pub(crate) conversation_id: String,
-    /// Who says it; empty for the gateway.
+    /// Author; empty for the gateway.
     pub(crate) author: String,
-    /// What is said.
+    /// Text of the message.
     pub(crate) text: String,
     /// `person`, `final`, `notice`, `permission`, `error` or `card`.
     pub(crate) kind: String,
-    /// Milliseconds since the Unix epoch.
+    /// Creation time, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
-    /// The session that it is about.
+    /// Session that the message belongs to.
     pub(crate) session_key: Option<SessionKey>,
-    /// The run that it belongs to.
+    /// Run that the message belongs to.
     pub(crate) run_id: Option<RunId>,
 }
 
@@ -69,10 +69,11 @@ fn from_row(row: &Row<'_>) -> Result<ConsoleMessage, StoreError> {
     })
 }
 
-/// Inserts a message and returns its number; the one that has this nonce already, if there is one.
+/// Inserts a message and returns its number. If the nonce exists already, returns the existing message's
+/// number.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn insert(db: &Connection, new: &NewConsoleMessage) -> Result<u64, StoreError> {
     run(
         db,
@@ -91,26 +92,26 @@ pub(crate) fn insert(db: &Connection, new: &NewConsoleMessage) -> Result<u64, St
     id_of(db, &new.nonce)?.ok_or(StoreError::Refused("a console message without a row"))
 }
 
-/// The number of the message with this nonce.
+/// Number of the message with this nonce.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn id_of(db: &Connection, nonce: &str) -> Result<Option<u64>, StoreError> {
     first(db, "SELECT id FROM console_message WHERE nonce = ?1", [nonce], |row| int(row, "id"))
 }
 
-/// Gives a message another text; whether it is there.
+/// Replaces the text of a message. Returns false if the message does not exist.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn edit(db: &Connection, conversation_id: &str, id: u64, text: &str) -> Result<bool, StoreError> {
     Ok(run(db, EDIT, params![conversation_id, Int(id), text])? == 1)
 }
 
-/// Messages of a conversation that came or changed after a revision, in that order, at most `rows_max`.
+/// Messages of a conversation inserted or changed after a revision, in that order, at most `rows_max`.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn after(
     db: &Connection,
     conversation_id: &str,

@@ -1,8 +1,8 @@
-//! `acp_delivery_part` (the outbox towards conversations) and its checkpoints.
+//! `acp_delivery_part`, the outbox of messages to conversations, and its checkpoints.
 //!
-//! A part is planned before it is sent, is `sending` while nobody knows, and what became of it is committed
-//! together with the checkpoint: after a crash planned parts are sent, and parts that were being sent are looked
-//! for in the conversation first.
+//! A part is planned before it is sent, and `sending` until its outcome is known. The outcome is committed
+//! together with the checkpoint. After a crash, planned parts are sent; parts in state `sending` are first
+//! searched for in the conversation.
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::intake::readable;
@@ -19,23 +19,24 @@ use acp_shared::ids::{BindingId, RunId, SessionKey};
 use rusqlite::{Connection, Row, params};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most journal rows that are projected in one go.
+/// Maximum number of journal rows projected in one step.
 const ROWS_MAX: u64 = 64;
-/// The most that ended runs of one go may show together, in bytes, so that memory holds them; one run may be larger.
+/// Maximum size of the output of ended runs in one step, in bytes, to bound memory; a single run may be
+/// larger.
 const RUN_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Where a part is on its way.
+/// Delivery state of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PartState {
     /// Not sent yet.
     Planned,
-    /// Being sent: after a crash nobody knows.
+    /// Being sent. After a crash the outcome is unknown.
     Sending,
     /// In the conversation.
     Sent,
-    /// Nobody knows, and asking did not help.
+    /// Outcome unknown; a search of the conversation was inconclusive.
     Uncertain,
-    /// The channel will not take it.
+    /// Rejected by the channel, or dropped unsent at the end of a parked binding.
     Rejected,
 }
 
@@ -62,18 +63,18 @@ impl Word for PartKind {
 /// A row of `acp_delivery_part`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartRow {
-    /// What is shown.
+    /// Content of the part.
     pub(crate) part: Part,
-    /// Where it is on its way.
+    /// Delivery state.
     pub(crate) state: PartState,
-    /// What tells it from another one that says the same; `None` where none does.
+    /// Tag that distinguishes the part from another with the same text; `None` if it needs none.
     pub(crate) tag: Option<String>,
-    /// How often it was tried.
+    /// Number of attempts.
     pub(crate) attempts: u64,
-    /// When it was last given to the channel under an agent's name, milliseconds since the Unix epoch; `None` where that
-    /// was never so, or it provably did not get there.
+    /// Time of the last attempt under an agent's name, milliseconds since the Unix epoch; `None` if there was
+    /// none, or if it provably did not arrive.
     pub(crate) persona_at_ms: Option<u64>,
-    /// When it was planned, milliseconds since the Unix epoch: it was not sent before.
+    /// Time of planning, milliseconds since the Unix epoch. The part was not sent before.
     pub(crate) created_at_ms: u64,
 }
 
@@ -98,10 +99,10 @@ fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
     })
 }
 
-/// How far a conversation's journal was delivered; 0 before anything was.
+/// Journal number up to which a conversation's delivery is complete; 0 at first.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn checkpoint(db: &Connection, binding_id: BindingId) -> Result<u64, StoreError> {
     const SQL: &str = "SELECT last_session_seq FROM acp_binding_checkpoint WHERE binding_key = ?1";
     let found = first(db, SQL, [binding_id.to_string()], |row| int(row, "last_session_seq"))?;
@@ -111,7 +112,7 @@ pub(crate) fn checkpoint(db: &Connection, binding_id: BindingId) -> Result<u64, 
 /// Moves the checkpoint of a conversation forward.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn advance(
     db: &Connection,
     binding_id: BindingId,
@@ -126,21 +127,21 @@ pub(crate) fn advance(
     Ok(())
 }
 
-/// Journal rows that a conversation is shown, with what projecting them needs.
+/// Journal rows to deliver to a conversation, with the data for their projection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Batch {
-    /// The rows, in order.
+    /// Rows in order.
     pub(crate) rows: Vec<EventRow>,
-    /// The runs that they end.
+    /// Digests of the runs ended by the rows.
     pub(crate) runs: BTreeMap<RunId, RunDigest>,
-    /// The rows after those that need it, by their own number.
+    /// Successor rows needed for projection, by the number of the row before.
     pub(crate) next: BTreeMap<u64, EventRow>,
-    /// Everything up to this number was looked at.
+    /// Number up to which the journal was read.
     pub(crate) through: u64,
 }
 
 impl Batch {
-    /// What one of its rows needs.
+    /// Data for the projection of one of the rows.
     pub(crate) fn digest(&self, row: &EventRow) -> Digest<'_> {
         match project::need(row) {
             Need::Nothing => Digest::Nothing,
@@ -150,11 +151,12 @@ impl Batch {
     }
 }
 
-/// Reads what comes after `after` in a session's journal, whose last number is `end`, to be told in these styles. At the
-/// end of a journal nothing is read: after a start that is where most conversations are, each with a page of its own.
+/// Reads the rows after `after` of a session's journal whose last number is `end`, for display in the given
+/// styles. Skips the query at the end of the journal: after a start most conversations are there, and each
+/// query would read a page.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn batch(
     db: &Connection,
     binding: &BindingRow,
@@ -165,10 +167,10 @@ pub(crate) fn batch(
     read_on(db, binding, styles, (after, end), ROWS_MAX)
 }
 
-/// One row of a session's journal with what projecting it needs.
+/// Reads one row of a session's journal with the data for its projection.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn row(
     db: &Connection,
     binding: &BindingRow,
@@ -233,7 +235,7 @@ fn listed(kinds: &[EventKind]) -> String {
     kinds.iter().map(|kind| format!("'{}'", kind.as_str())).collect::<Vec<_>>().join(",")
 }
 
-/// The digest of a run that the row `ended_by` ended, as the conversation `at` is told it.
+/// Builds the digest of a run that the row `ended_by` ended, for display in the conversation `at`.
 fn digest(
     db: &Connection,
     at: &ConversationRef,
@@ -268,11 +270,11 @@ fn digest(
     Ok(Some(digest))
 }
 
-/// Plans parts of a conversation; those that are known already stay as they are. One that says what another one of the
-/// conversation says gets a tag (H12).
+/// Plans parts of a conversation; existing ones are left unchanged. A part whose text occurs elsewhere in the
+/// conversation gets a tag (H12).
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_part (binding_key, session_key, run_id, session_seq, part_no, kind, text, \
         nonce, asks_json, files_json, tag, print, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
@@ -303,8 +305,8 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
     Ok(())
 }
 
-/// Whether another part of the conversation says what this stands for, under whichever of its bindings, or a reply that
-/// may be on its way.
+/// True if another part of the conversation, of any binding, has this fingerprint, or a reply with unknown
+/// outcome.
 fn is_said(db: &Connection, binding: &BindingRow, nonce: &str, print: &str) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_delivery_part AS p JOIN acp_bindings AS b USING (binding_key) WHERE p.print = ?1 \
         AND p.nonce <> ?2 AND b.channel = ?3 AND b.account_id = ?4 AND b.thread_id = ?5 LIMIT 1";
@@ -313,10 +315,10 @@ fn is_said(db: &Connection, binding: &BindingRow, nonce: &str, print: &str) -> R
     Ok(first(db, SQL, keys, |_| Ok(()))?.is_some() || replies::is_unknown(db, at, print)?)
 }
 
-/// Parts of a conversation that nothing became of yet, in their order. None of one that is parked.
+/// Parts of a conversation that are planned or being sent, in order. None if the binding is parked.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
     const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, files_json, tag, state, attempts, \
         persona_at, created_at FROM acp_delivery_part WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
@@ -324,11 +326,12 @@ pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<Pa
     all(db, SQL, params![binding_id.to_string(), Int(ROWS_MAX)], part_from_row)
 }
 
-/// A part is about to be sent, under an agent's name from `persona_at_ms` on, if so. False when it is not to be: a person
-/// put its conversation away meanwhile, or it was settled when its binding ended.
+/// Marks a part as being sent, under an agent's name since `persona_at_ms`, if given. Returns false if the
+/// part must not be sent: a person archived the conversation meanwhile, or the end of the binding settled the
+/// part.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn begin(db: &Connection, nonce: &str, persona_at_ms: Option<u64>) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_delivery_part SET state = 'sending', attempts = attempts + 1, updated_at = ?2, \
         persona_at = coalesce(?3, persona_at) WHERE nonce = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
@@ -336,10 +339,10 @@ pub(crate) fn begin(db: &Connection, nonce: &str, persona_at_ms: Option<u64>) ->
     Ok(run(db, SQL, params![nonce, Int(now_ms()), persona_at_ms.map(Int)])? > 0)
 }
 
-/// What became of a part, with everything that follows from it, in one transaction.
+/// Records the outcome of a part and everything that follows from it, in one transaction.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn settle(
     db: &Connection,
     binding: &BindingRow,
@@ -347,7 +350,7 @@ pub(crate) fn settle(
     state: PartState,
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {
-    // One that was settled with its binding's end meanwhile stays so, unless it is known to be there.
+    // A part settled by the end of its binding stays settled, unless it turns out to be sent.
     const SQL: &str = "UPDATE acp_delivery_part SET state = ?2, message_id = ?3, updated_at = ?4, \
         persona_at = CASE WHEN ?2 = 'planned' THEN NULL ELSE persona_at END WHERE nonce = ?1 \
         AND (?2 = 'sent' OR state IN ('planned','sending'))";
@@ -355,7 +358,7 @@ pub(crate) fn settle(
     if changed == 0 || matches!(state, PartState::Planned | PartState::Sending) {
         return Ok(());
     }
-    // Everything before the first part that is still on its way is delivered.
+    // Delivery is complete up to the first part that is not settled.
     const FIRST: &str = "SELECT min(session_seq) AS first FROM acp_delivery_part WHERE binding_key = ?1 \
         AND state IN ('planned','sending')";
     let first_open =
@@ -375,10 +378,10 @@ pub(crate) fn settle(
     Ok(())
 }
 
-/// When a row of a session's journal was committed, milliseconds since the Unix epoch.
+/// Commit time of a row of a session's journal, milliseconds since the Unix epoch.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn journaled_at(
     db: &Connection,
     key: &SessionKey,
@@ -413,19 +416,19 @@ fn advance_run(
     Ok(())
 }
 
-/// A conversation that may have something to be shown.
+/// Binding with possibly pending delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Due {
-    /// Its binding.
+    /// The binding.
     pub(crate) binding: BindingRow,
     /// Number of the last row of the session's journal.
     pub(crate) end: u64,
 }
 
-/// The bindings that are active, and those among `known` that are not any more.
+/// Active and ending bindings, and bindings of `known` in other states.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<Due>, StoreError> {
     let mut found = due(db, "status IN ('active','ending')", [])?;
     let active: BTreeSet<BindingId> = found.iter().map(|due| due.binding.binding_id).collect();
@@ -435,19 +438,19 @@ pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<D
     Ok(found)
 }
 
-/// One binding, whatever its state.
+/// Returns one binding, in any state.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<Due>, StoreError> {
     Ok(due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
 }
 
-/// The bindings that ended before everything that they still owe was delivered: what their journals say, and what was planned
-/// behind that. The states are put so that the index of what is pending serves.
+/// Ended bindings with pending delivery: undelivered journal rows or pending parts. The state condition is
+/// written so that SQLite uses the partial index of pending parts.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn owing(db: &Connection) -> Result<Vec<Due>, StoreError> {
     const OWES: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
         WHERE c.binding_key = b.binding_key), 0) < coalesce(json_extract(metadata_json, '$.end_session_seq'), \

@@ -1,4 +1,4 @@
-//! What can go wrong with the control plane's database.
+//! Errors of the control plane's database.
 
 use crate::core::policy::{ACCOUNT_SESSIONS_MAX, SESSIONS_MAX};
 use crate::error::Failure;
@@ -7,28 +7,28 @@ use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why the store did not do what was asked. After any of these from a write, nothing of that write is durable.
+/// Error of a store operation. After an error from a write, nothing of that write is durable.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// Another process serves this state directory (H15).
+    /// Another process uses this state directory (H15).
     #[error(
         "another gateway{} uses {}: stop it, or give this one another --state-dir",
         .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), .path.display()
     )]
     Locked {
-        /// The lock file.
+        /// Lock file.
         path: PathBuf,
-        /// Who holds it, as it wrote itself there.
+        /// Process id in the lock file, written by the holder.
         pid: Option<i32>,
     },
-    /// A file of the state directory could not be used.
+    /// A file operation in the state directory failed.
     #[error("cannot {what} {}", .path.display())]
     File {
-        /// What was being done.
+        /// Failed operation.
         what: &'static str,
-        /// To what.
+        /// File or directory.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: Arc<std::io::Error>,
     },
@@ -37,168 +37,168 @@ pub(crate) enum StoreError {
         "the database has schema version {found}, this program knows up to {known}: install the newer one"
     )]
     Newer {
-        /// What the database has.
+        /// Schema version of the database.
         found: i64,
-        /// What this program has.
+        /// Highest schema version that this program supports.
         known: i64,
     },
-    /// The file is a database, and none of ours.
+    /// The file is a database of another program.
     #[error("{} is no database of acp-gateway ({why})", .path.display())]
     Foreign {
-        /// The file.
+        /// Database file.
         path: PathBuf,
-        /// What tells.
+        /// Evidence that it is foreign.
         why: String,
     },
-    /// The database's file is damaged.
+    /// The database file is damaged.
     #[error(
         "the database is damaged ({why}). Nothing was changed. `acp-gateway store check` says where, and \
          `acp-gateway store sessions` lists what can still be read; with the gateway stopped, `acp-gateway store restore FILE` brings a backup back and keeps the \
          damaged file aside"
     )]
     Damaged {
-        /// What SQLite, or the check, says.
+        /// Message of SQLite or of the check.
         why: String,
     },
-    /// A gateway worked on this state directory before, and its database is not there.
+    /// The database file does not exist, although the lock file or a WAL shows an earlier one.
     #[error(
         "{} is gone, and a gateway has worked here before. Nothing was made in its place. Put it back, or bring a \
          backup back with `acp-gateway store restore FILE`; to begin with nothing, remove {} too",
         .path.display(), .lock.display()
     )]
     Missing {
-        /// The database.
+        /// Database file.
         path: PathBuf,
-        /// The file that remembers it.
+        /// Lock file that records the database.
         lock: PathBuf,
     },
-    /// The file was taken away or replaced while it was open.
+    /// The database file was removed or replaced while it was open.
     #[error(
         "{} was taken away or replaced while the gateway used it: nothing more is committed. Put it back as it \
          was, or stop the gateway and bring a backup back with `acp-gateway store restore FILE`",
         .path.display()
     )]
     Gone {
-        /// The file.
+        /// Database file.
         path: PathBuf,
     },
-    /// The file system does not let us write.
+    /// The file system is read-only or denies writing.
     #[error(
         "the database is on a file system, or has a mode, that cannot be written: mount it writable, or give it \
          back to this user"
     )]
     ReadOnly,
-    /// A backup would replace a file.
+    /// The target file of a backup exists already.
     #[error("{} is there already: choose another name, or say --replace", .path.display())]
     Exists {
-        /// The file.
+        /// Existing file.
         path: PathBuf,
     },
-    /// A file that cannot be restored.
+    /// The file cannot be restored.
     #[error("{} cannot be restored: {why}. Nothing was changed", .path.display())]
     NotABackup {
-        /// The file.
+        /// Backup file.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         why: String,
     },
-    /// The migrations did not go through.
+    /// A schema migration failed.
     #[error("the database cannot be brought to this program's schema")]
     Migration(#[source] Arc<rusqlite_migration::Error>),
-    /// The state directory is a copy (H15).
+    /// The state directory is a copy of another gateway's (H15).
     #[error(
         "{} is a copy of another gateway's state ({why}). If the other one is gone for good, run `acp-gateway \
          adopt --state-dir {}`: it takes the sessions over under a new identity. If not, use another directory",
         .dir.display(), .dir.display()
     )]
     Cloned {
-        /// The state directory.
+        /// State directory.
         dir: PathBuf,
-        /// What tells.
+        /// Evidence that it is a copy.
         why: String,
     },
-    /// Another task took the session over; this one may no longer write.
+    /// Another actor has claimed the session; this one may no longer write.
     #[error("the actor of {session_key} was superseded")]
     Superseded {
-        /// The session.
+        /// Session key.
         session_key: SessionKey,
     },
-    /// There is no such session.
+    /// The session does not exist.
     #[error("there is no session {session_key}")]
     NoSession {
-        /// What was asked for.
+        /// Requested session key.
         session_key: SessionKey,
     },
-    /// Numbers or offsets that do not follow the last ones.
+    /// A sequence number or offset does not follow the last one.
     #[error("{what} is {got}, but {want} comes next")]
     Numbering {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// What would have been right.
+        /// Expected value.
         want: u64,
-        /// What was given.
+        /// Actual value.
         got: u64,
     },
-    /// Rows that must not be written together, or not in this state of affairs.
+    /// The rows violate a rule, together or in the current state.
     #[error("refused: {0}")]
     Refused(&'static str),
-    /// The idempotency key has an answer already; look it up.
+    /// The idempotency key is in use; look up its stored result.
     #[error("the idempotency key {key} was used before")]
     KeyTaken {
-        /// What it was for.
+        /// Scope of the key.
         scope: String,
-        /// The key.
+        /// Idempotency key.
         key: IdempotencyKey,
     },
-    /// As many sessions are open as may be.
+    /// The maximum number of sessions in use is reached.
     #[error("{sessions_max} sessions are open, the limit")]
     LimitReached {
-        /// The limit.
+        /// Maximum number of sessions.
         sessions_max: u64,
-        /// Whether it is the account's own.
+        /// True if it is the limit of the account.
         account: bool,
     },
-    /// An open session is called that already.
+    /// Another open session has this label.
     #[error("an open session is called {label:?} already")]
     LabelTaken {
-        /// What it is called.
+        /// Requested label.
         label: String,
     },
-    /// Somebody used what was about to run out.
+    /// A row is no longer in the expected state, e.g. a binding was used since it was found to be expired.
     #[error("the binding was used meanwhile")]
     UsedMeanwhile,
     /// The conversation has an active binding already.
     #[error("the conversation is bound already")]
     ConversationBound,
-    /// The disk, or what the database may take of it, is full.
+    /// The disk, the quota or the database's maximum size is exhausted.
     #[error(
         "the disk is full: nothing is taken on until there is room again. Make room; it goes on by itself"
     )]
     Full,
-    /// A value in the database that this program cannot read.
+    /// The database holds a value that this program cannot read.
     #[error("{column} in the database cannot be read: {why}")]
     Unreadable {
-        /// The column.
+        /// Column name.
         column: &'static str,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
-    /// A value that cannot be written.
+    /// The value cannot be serialized.
     #[error("a value cannot be written as JSON")]
     Unwritable(#[source] Arc<serde_json::Error>),
-    /// The transaction's code panicked; it was rolled back.
+    /// The transaction's closure panicked; the transaction was rolled back.
     #[error("the transaction {name} panicked")]
     Panicked {
-        /// Its name.
+        /// Name of the transaction.
         name: &'static str,
     },
-    /// The group was not committed because of another transaction in it; trying again may work.
+    /// The group was rolled back because of another transaction in it. A retry may succeed.
     #[error("the group of transactions was rolled back")]
     GroupLost,
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
-    /// SQLite says no.
+    /// Any other error of SQLite.
     #[error("the database refused")]
     Sqlite(#[source] Arc<rusqlite::Error>),
 }
@@ -209,7 +209,7 @@ impl From<rusqlite::Error> for StoreError {
         let extended = error.sqlite_error().map(|error| error.extended_code);
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full,
-            // No room for the index of the log.
+            // No disk space for the WAL index (shared memory).
             _ if extended == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) => Self::Full,
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
                 Self::Damaged { why: error.to_string() }
@@ -227,7 +227,7 @@ impl From<serde_json::Error> for StoreError {
 }
 
 impl StoreError {
-    /// Wraps an error of the file system.
+    /// Wraps an I/O error; a full disk and a read-only file system get variants of their own.
     pub(crate) fn file(what: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         match source.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => return Self::Full,
@@ -237,7 +237,7 @@ impl StoreError {
         Self::File { what, path: path.into(), source: Arc::new(source) }
     }
 
-    /// Whether SQLite refused because of a UNIQUE constraint (or primary key).
+    /// True for a violated UNIQUE or PRIMARY KEY constraint.
     pub(crate) fn is_unique_violation(&self) -> bool {
         let Self::Sqlite(error) = self else { return false };
         matches!(
@@ -248,7 +248,7 @@ impl StoreError {
 }
 
 impl StoreError {
-    /// The finer code of a state of the store that a person must do something about.
+    /// Detail code for errors that an operator must fix.
     const fn detail(&self) -> Option<&'static str> {
         match self {
             Self::Full => Some("DISK_FULL"),
@@ -266,12 +266,12 @@ impl StoreError {
         }
     }
 
-    /// Whether trying again changes nothing until somebody repairs the database.
+    /// True if a retry is useless until an operator repairs the database.
     pub(crate) const fn is_for_repair(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Unreadable { .. })
     }
 
-    /// The same as one line with its causes, for the person at the command line.
+    /// The error and its causes on one line, for the command line.
     pub(crate) fn whole(&self) -> String {
         let mut text = self.to_string();
         let mut source = std::error::Error::source(self);
@@ -284,7 +284,7 @@ impl StoreError {
 }
 
 impl From<StoreError> for Failure {
-    /// What people and clients are told; the detail belongs into the log.
+    /// Error message for users and API clients. The technical detail is logged instead.
     fn from(error: StoreError) -> Self {
         if let Some(detail) = error.detail() {
             let failure = Failure::new(Code::StoreUnavailable, error.to_string());

@@ -17,7 +17,7 @@ const AFTER: &str = "SELECT session_key, session_seq, run_id, seq, kind, payload
 /// Reads a row of the journal.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn from_row(row: &Row<'_>) -> Result<EventRow, StoreError> {
     let kind: String = row.get("kind")?;
     Ok(EventRow {
@@ -34,19 +34,19 @@ pub(crate) fn from_row(row: &Row<'_>) -> Result<EventRow, StoreError> {
     })
 }
 
-/// Appends rows to one session's journal. What they have in common is bound once: an agent that streams has hundreds
-/// of rows in a transaction.
+/// Appends rows to one session's journal. Binds the common columns once, since a streaming agent writes
+/// hundreds of rows per transaction.
 pub(crate) struct Appender<'a> {
     insert: CachedStatement<'a>,
-    /// The run that is bound.
+    /// Currently bound run.
     run_id: Option<RunId>,
 }
 
 impl<'a> Appender<'a> {
-    /// For rows of this session that are written at this time.
+    /// Appender for rows of one session with one creation time.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite errors.
     pub(crate) fn new(db: &'a Connection, key: &SessionKey, created_at_ms: u64) -> Result<Self, StoreError> {
         let mut insert = db.prepare_cached(INSERT)?;
         insert.raw_bind_parameter(1, key.as_str())?;
@@ -55,10 +55,10 @@ impl<'a> Appender<'a> {
         Ok(Self { insert, run_id: None })
     }
 
-    /// Appends a row, with its run and its number in that. The caller has checked the numbers.
+    /// Appends a row, with its run and its number in that run. The caller has checked the numbers.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite errors.
     pub(crate) fn append(
         &mut self,
         session_seq: u64,
@@ -80,20 +80,20 @@ impl<'a> Appender<'a> {
     }
 }
 
-/// The highest event id; 0 without events.
+/// Highest event id; 0 if there are no events.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn last_id(db: &Connection) -> Result<u64, StoreError> {
     const SQL: &str = "SELECT coalesce(max(event_id), 0) AS event_id FROM acp_events";
     Ok(first(db, SQL, [], |row| int(row, "event_id"))?.unwrap_or(0))
 }
 
-/// Rows after a number, in order: at most `rows_max`, and no more once they hold `bytes_max` bytes of payload
-/// (the first row comes whatever its size).
+/// Journal rows after a number, in order: at most `rows_max`, and no more once they hold `bytes_max` bytes of
+/// payload (the first row is returned whatever its size).
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn after(
     db: &Connection,
     key: &SessionKey,
@@ -115,7 +115,7 @@ pub(crate) fn after(
 }
 
 impl Store {
-    /// The journal after a number: see [`after`].
+    /// Journal rows after a number: see [`after`].
     ///
     /// # Errors
     /// As [`Store::read`].

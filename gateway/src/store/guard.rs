@@ -1,5 +1,5 @@
-//! What stands between a state directory and a fresh database in it: a database that was here and is not, and one
-//! that goes away while it is used.
+//! Protection against an empty new database in place of a lost one: detects a database file that is missing
+//! at start or disappears while in use.
 
 use crate::store::error::StoreError;
 use crate::store::lock::{LOCK_FILE, StateLock};
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 const LOG_SUFFIX: &str = "-wal";
 
-/// Before the database is opened: finishes a restore that was interrupted, and refuses to make a new database where
-/// there was one.
+/// Runs before the database is opened: finishes an interrupted restore, and refuses to create a new database
+/// where one is missing.
 ///
 /// # Errors
 /// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::File`].
@@ -25,7 +25,7 @@ pub(crate) fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError
         Ok(meta) if meta.len() == 0 && was_here => {
             Err(StoreError::Damaged { why: format!("{} is empty", path.display()) })
         }
-        // It was on the disk before this was noted: without its tables it lost them.
+        // The tables were on disk before the lock file recorded the database, so they are lost.
         Ok(_) if lock.has_database() && has_no_tables(&path) => {
             Err(StoreError::Damaged { why: format!("{} has lost its tables", path.display()) })
         }
@@ -38,11 +38,11 @@ pub(crate) fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError
     }
 }
 
-/// Once the database is open and has its tables: from now on its loss is noticed. The first time, the tables are
-/// brought from the log into the file before that is noted.
+/// Runs after the database is open and migrated: records in the lock file that a database exists, so that its
+/// loss is detected. The first time, checkpoints the WAL into the file before that.
 ///
 /// # Errors
-/// [`StoreError::File`]; what SQLite says.
+/// [`StoreError::File`]; SQLite errors.
 pub(crate) fn after_open(db: &Connection, lock: &mut StateLock) -> Result<(), StoreError> {
     if !lock.has_database() {
         db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
@@ -50,25 +50,25 @@ pub(crate) fn after_open(db: &Connection, lock: &mut StateLock) -> Result<(), St
     lock.keep_in_mind()
 }
 
-/// Whether it is a database without anything in it. What cannot be read is judged when it is opened.
+/// True if the database has no schema. An unreadable file counts as false: opening it reports the error.
 fn has_no_tables(path: &Path) -> bool {
     schema::open_to_read(path).and_then(|db| schema::version(&db)).is_ok_and(|version| version == 0)
 }
 
-/// Which files a database is, by their inodes.
+/// Identity of the database files, by device and inode.
 #[derive(Debug)]
 pub(crate) struct Place {
     files: Vec<(PathBuf, (u64, u64))>,
 }
 
 impl Place {
-    /// Of a database that is in no file.
+    /// Place of a database without files.
     #[cfg(test)]
     pub(super) const fn nowhere() -> Self {
         Self { files: Vec::new() }
     }
 
-    /// The files of the open database in `dir`, its log included.
+    /// Files of the open database in `dir`, including the WAL.
     ///
     /// # Errors
     /// [`StoreError::File`].
@@ -81,13 +81,13 @@ impl Place {
         Ok(Self { files: files.collect::<Result<_, _>>()? })
     }
 
-    /// How long the log's file is; 0 when it cannot be looked at.
+    /// Length of the WAL file in bytes; 0 if its metadata cannot be read.
     pub(crate) fn log_bytes(&self) -> u64 {
         let log = self.files.iter().find(|(path, _)| path.to_string_lossy().ends_with(LOG_SUFFIX));
         log.and_then(|(path, _)| std::fs::metadata(path).ok()).map_or(0, |meta| meta.len())
     }
 
-    /// The first file that is not where it was; what is written to it would be lost.
+    /// Returns an error for the first file that was removed or replaced. Writes to it would be lost.
     pub(crate) fn left(&self) -> Option<StoreError> {
         let gone = self.files.iter().find(|(path, id)| match file_id(path) {
             Ok(now) => now != *id,

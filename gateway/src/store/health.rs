@@ -1,31 +1,31 @@
-//! Whether the database can be written, for everybody who must wait until it can.
+//! Ability of the database to commit, published to waiting tasks.
 
 use crate::store::error::StoreError;
 use serde::Serialize;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Whether commits go through.
+/// Ability of the database to commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Health {
-    /// They do.
+    /// Commits succeed.
     #[default]
     Well,
     /// The disk is full.
     Full,
-    /// The file system cannot be written.
+    /// The file system is read-only.
     ReadOnly,
-    /// The file was taken away.
+    /// The database file was removed or replaced.
     Gone,
-    /// The file is damaged. This one stays.
+    /// The database file is damaged. This state is permanent until a restart.
     Damaged,
-    /// Something else; the log says what.
+    /// Any other failure; the log has the error.
     Failing,
 }
 
 impl Health {
-    /// What a group that was lost says.
+    /// Returns the health that follows from the error of a failed group.
     pub(crate) const fn after(error: &StoreError) -> Self {
         match error {
             StoreError::Full => Self::Full,
@@ -36,7 +36,7 @@ impl Health {
         }
     }
 
-    /// The word in answers and metrics.
+    /// Name in API responses and metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Well => "well",
@@ -49,15 +49,15 @@ impl Health {
     }
 }
 
-/// The end that the writer holds.
+/// Sending half, held by the writer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HealthSender {
     sender: Arc<watch::Sender<Health>>,
 }
 
 impl HealthSender {
-    /// Says how it is now; tells those who wait only if that is new. Damage does not go away while a gateway serves:
-    /// the next start looks at the whole file.
+    /// Sets the current health and notifies receivers if it changed. `Damaged` stays set while the gateway
+    /// runs: the next start checks the whole file.
     pub(crate) fn set(&self, health: Health) {
         let changed = self.sender.send_if_modified(|before| {
             *before != Health::Damaged && std::mem::replace(before, health) != health
@@ -69,17 +69,17 @@ impl HealthSender {
         }
     }
 
-    /// Whether commits go through.
+    /// True if commits succeed.
     pub(crate) fn is_well(&self) -> bool {
         *self.sender.borrow() == Health::Well
     }
 
-    /// Whether a write met damage: none follows it.
+    /// True if a write found damage; further writes are refused.
     pub(crate) fn is_damaged(&self) -> bool {
         *self.sender.borrow() == Health::Damaged
     }
 
-    /// How it is, now and later.
+    /// Receiver of the current health and its changes.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Health> {
         self.sender.subscribe()
     }

@@ -1,4 +1,4 @@
-//! `acp_idempotency`: answers to commands, so that a repeated one has no second effect (I5).
+//! `acp_idempotency`: stored results of commands, so that a repeated command has no second effect (I5).
 
 use crate::store::Store;
 use crate::store::codec::{Int, first, run};
@@ -6,13 +6,13 @@ use crate::store::error::StoreError;
 use acp_shared::ids::IdempotencyKey;
 use rusqlite::{Connection, params};
 
-/// A digest of what was asked, and the answer as JSON text.
+/// Digest of the request, and the result as JSON text.
 pub(crate) type Remembered = (String, String);
 
-/// The answer under a key.
+/// Returns the stored result of a key.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn get(
     db: &Connection,
     scope: &str,
@@ -23,10 +23,10 @@ pub(crate) fn get(
     first(db, SQL, params![scope, key.as_str()], |row| Ok((row.get("fingerprint")?, row.get("result_json")?)))
 }
 
-/// Remembers an answer.
+/// Stores the result of a key.
 ///
 /// # Errors
-/// [`StoreError::KeyTaken`] when the key has one.
+/// [`StoreError::KeyTaken`] if the key has a result already.
 pub(crate) fn insert(
     db: &Connection,
     scope: &str,
@@ -46,7 +46,7 @@ pub(crate) fn insert(
 }
 
 impl Store {
-    /// The answer under a key, after everything that was queued for writing before this call.
+    /// Returns the stored result of a key, after all writes queued before this call.
     ///
     /// # Errors
     /// As [`Store::write`].
@@ -58,7 +58,7 @@ impl Store {
         self.write("remembered", move |tx| get(tx, &scope, &key)).await
     }
 
-    /// Forgets at most `rows_max` answers older than `before_ms`, and says how many.
+    /// Deletes at most `rows_max` results older than `before_ms`. Returns the number of deleted rows.
     ///
     /// # Errors
     /// As [`Store::write`].

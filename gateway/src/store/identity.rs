@@ -1,5 +1,5 @@
-//! Who this gateway is: an instance id made once, an epoch that counts starts, and the home it lives in, by
-//! which a copied state directory is told from the original (H15).
+//! Identity of this gateway: an instance id created once, an epoch that counts starts, and the location of
+//! the state directory, which distinguishes the original from a copy (H15).
 
 use crate::store::codec::run;
 use crate::store::error::StoreError;
@@ -19,23 +19,23 @@ const EPOCH: &str = "gateway_epoch";
 const HOME: &str = "home";
 const ACCEPTED_LOSS: &str = "accepted_loss";
 
-/// Who this gateway is, for as long as the store is open.
+/// Identity of this gateway, fixed while the store is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// Made once, kept for ever.
+    /// Created with the database; replaced only by `adopt`.
     pub(crate) instance_id: GatewayInstanceId,
-    /// One more than at the last start.
+    /// Start counter, incremented at each start except after a refusal by the supervisor.
     pub(crate) epoch: u64,
     /// Random id of this start.
     pub(crate) start_id: StartId,
 }
 
-/// Where a state directory is.
+/// Location of a state directory: machine, device and inode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Home {
-    /// `/etc/machine-id`; empty where there is none.
+    /// Content of `/etc/machine-id`; empty if the file is missing.
     pub(crate) machine_id: String,
-    /// The kernel's boot id: device numbers may change with it.
+    /// Boot id of the kernel. Device numbers may change between boots.
     pub(crate) boot_id: String,
     /// Device of the state directory.
     pub(crate) dev: u64,
@@ -44,10 +44,10 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// The home of `dir` here and now.
+    /// Returns the current location of `dir`.
     ///
     /// # Errors
-    /// [`StoreError::File`] when the directory cannot be looked at.
+    /// [`StoreError::File`] if the directory's metadata cannot be read.
     pub(crate) fn of(dir: &Path) -> Result<Self, StoreError> {
         let meta = std::fs::metadata(dir).map_err(|error| StoreError::file("look at", dir, error))?;
         let line =
@@ -60,7 +60,7 @@ impl Home {
         })
     }
 
-    /// Why `now` is another place than this one; `None` when it is the same.
+    /// Returns the reason why `now` is a different location; `None` if both are the same.
     pub(crate) fn moved(&self, now: &Self) -> Option<String> {
         if self.machine_id != now.machine_id {
             return Some("it was made on another machine".to_owned());
@@ -75,10 +75,10 @@ impl Home {
     }
 }
 
-/// Reads who this gateway is, or makes it somebody on the first start; counts the start.
+/// Reads this gateway's identity, or creates it on the first start, and increments the epoch.
 ///
 /// # Errors
-/// [`StoreError::Cloned`] when the directory is a copy; nothing changes then.
+/// [`StoreError::Cloned`] if the directory is a copy; nothing changes then.
 pub(crate) fn establish(db: &Connection, dir: &Path) -> Result<Identity, StoreError> {
     let here = Home::of(dir)?;
     if let Some(why) = is_elsewhere(db, dir)? {
@@ -91,21 +91,23 @@ pub(crate) fn establish(db: &Connection, dir: &Path) -> Result<Identity, StoreEr
     identity
 }
 
-/// Why a database was made somewhere else than in `dir`; `None` when it was made here, or nowhere yet.
+/// Returns the reason why the database was created in another location than `dir`; `None` if it was created
+/// here, or has no recorded location yet.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; [`StoreError::File`]; what SQLite says.
+/// [`StoreError::Unreadable`]; [`StoreError::File`]; SQLite errors.
 pub(crate) fn is_elsewhere(db: &Connection, dir: &Path) -> Result<Option<String>, StoreError> {
     let Some(home) = meta::get(db, HOME)? else { return Ok(None) };
     let home: Home = parse(HOME, &home, |text| serde_json::from_str(text))?;
     Ok(home.moved(&Home::of(dir)?))
 }
 
-/// Raises the epoch of a restored database to that of the database it replaces, if that can be read, and to the recorded
-/// one of a supervisor that refused that database: no supervisor sees an epoch twice.
+/// Raises the epoch of a restored database to the maximum of its own, that of the replaced database (if
+/// readable) and that on record at a supervisor which refused the replaced database. No supervisor sees an
+/// epoch twice.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says of the restored one.
+/// [`StoreError::Unreadable`]; SQLite errors of the restored database.
 pub(crate) fn raise_epoch(db: &Connection, dir: &Path) -> Result<(), StoreError> {
     let replaced = open_reader(dir).and_then(|old| epoch(&old)).unwrap_or(0);
     let known = rollback::read(dir).map_or(0, |note| note.known_epoch);
@@ -115,7 +117,7 @@ pub(crate) fn raise_epoch(db: &Connection, dir: &Path) -> Result<(), StoreError>
 /// Raises the epoch of the next start above `known_epoch` and marks the loss of newer data as accepted.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn accept_loss(db: &Connection, known_epoch: u64) -> Result<(), StoreError> {
     let next = epoch(db)?.max(known_epoch);
     db.execute_batch("BEGIN IMMEDIATE")?;
@@ -124,10 +126,10 @@ pub(crate) fn accept_loss(db: &Connection, known_epoch: u64) -> Result<(), Store
     set
 }
 
-/// Returns true while an accepted loss is not known to the supervisor.
+/// True while an accepted loss is not yet known to the supervisor.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn has_accepted_loss(db: &Connection) -> Result<bool, StoreError> {
     Ok(meta::get(db, ACCEPTED_LOSS)?.is_some())
 }
@@ -135,7 +137,7 @@ pub(crate) fn has_accepted_loss(db: &Connection) -> Result<bool, StoreError> {
 /// Marks the accepted loss as known to the supervisor.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn settle_loss(db: &Connection) -> Result<(), StoreError> {
     meta::remove(db, ACCEPTED_LOSS)
 }
@@ -144,7 +146,8 @@ fn epoch(db: &Connection) -> Result<u64, StoreError> {
     meta::get(db, EPOCH)?.map_or(Ok(0), |text| parse(EPOCH, &text, str::parse::<u64>))
 }
 
-/// Counts the start, unless the supervisor refused this very database: its starts would count up to the recorded epoch.
+/// Increments the epoch, unless the supervisor refused this very database: otherwise repeated starts would
+/// reach the recorded epoch.
 fn settle(db: &Connection, here: &Home, refused: Option<u64>) -> Result<Identity, StoreError> {
     let instance_id = match meta::get(db, INSTANCE_ID)? {
         Some(text) => parse(INSTANCE_ID, &text, GatewayInstanceId::parse)?,
@@ -166,11 +169,11 @@ fn parse<T, E: ToString>(
     read(text).map_err(|error| StoreError::Unreadable { column, why: error.to_string() })
 }
 
-/// Makes a restored copy of a state directory a gateway of its own: it gets a new instance id, and forgets the
-/// leases, which are the other one's. Runs that were under way then end as uncertain when the gateway starts.
+/// Gives a copied or restored state directory a new identity: sets a new instance id and forgets the leases,
+/// which belong to the original gateway. Unfinished runs end as uncertain at the next start.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while a gateway runs on it; what opening says.
+/// [`StoreError::Locked`] while a gateway uses the directory; errors of opening the database.
 pub(crate) fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
     let mut lock = StateLock::take(dir)?;
     guard::before_open(dir, &lock)?;
@@ -181,7 +184,7 @@ pub(crate) fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
     let id = take_over(&db, &here);
     db.execute_batch(if id.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
     drop(db);
-    // What a supervisor has on record is the other one's.
+    // The refusal on record concerns the original gateway.
     rollback::forget(dir)?;
     drop(lock);
     id

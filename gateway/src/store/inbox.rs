@@ -1,5 +1,5 @@
-//! `acp_inbox`: what people said, keyed by the channel's message id. The row is committed before anything is
-//! done about it, and keeps what was done: the same message again gives the same outcome and no second effect.
+//! `acp_inbox`: inbound messages, keyed by the channel's message id. A row is committed before the message is
+//! processed, and stores the outcome: a duplicate gets the same outcome and has no second effect.
 
 use crate::core::command::gate::{Approves, Standing};
 use crate::core::files::{self, Attachment, File};
@@ -20,38 +20,40 @@ use std::borrow::Cow;
 
 const COLUMNS: &str = "channel, account_id, conversation_id, parent_conversation_id, message_id, text, author, \
     context_json, files_json, state, outcome_json, caller_tells, created_at";
-/// Few runs wait, and of a conversation there are many messages: so the runs are looked through.
+/// Query for queued prompts. It iterates over the queued runs, which are few, not over the messages of the
+/// conversation, which are many.
 const WAITING: &str = "SELECT i.message_id, i.text, i.context_json, i.outcome_json, r.run_id, r.prompt \
     FROM acp_runs AS r INDEXED BY acp_runs_unfinished CROSS JOIN acp_inbox AS i ON i.message_id = r.requester_message_id \
     WHERE r.state IN ('queued','running') AND r.state = 'queued' AND r.mode = 'prompt' AND i.channel = ?1 \
     AND i.account_id = ?2 AND i.conversation_id = ?3 ORDER BY r.rowid";
 const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND message_id = ?4";
 
-/// What a person said in a conversation.
+/// Message of a person in a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inbound {
-    /// Where.
+    /// Conversation of the message.
     pub conversation: ConversationRef,
-    /// The channel's id of the message: the root of everything that follows from it.
+    /// The channel's id of the message; runs and replies refer to it.
     pub message_id: String,
-    /// Who, for people.
+    /// Display name of the author.
     pub author: String,
-    /// Who, by a name that stays theirs and that nobody else can take; empty where that is `author` itself.
+    /// Permanent unique name of the author; empty if that is `author`.
     pub author_id: String,
-    /// What they may do beyond what is theirs, where the channel knows that of the message rather than of the name.
+    /// Authorization beyond the author's own sessions, if the channel derives it from the message instead of
+    /// the name.
     pub standing: Option<Standing>,
-    /// What they may answer of what agents ask.
+    /// Agent permission requests that the author may answer.
     pub approves: Approves,
-    /// What. May be empty where there are attachments.
+    /// Text of the message. May be empty if there are attachments.
     pub text: String,
-    /// The files that came with it.
+    /// Files attached to the message.
     pub attachments: Vec<Attachment>,
-    /// Who says what came of it.
+    /// Sender of the reply.
     pub answer: Answer,
 }
 
 impl Inbound {
-    /// A text that a person said, and nothing else.
+    /// Creates a plain text message of a person.
     #[must_use]
     pub fn new(conversation: ConversationRef, message_id: String, author: String, text: String) -> Self {
         Self {
@@ -67,25 +69,26 @@ impl Inbound {
         }
     }
 
-    /// Who, as sessions and bindings belong to them.
+    /// Name that sessions and bindings record as their owner.
     pub(crate) fn who(&self) -> &str {
         if self.author_id.is_empty() { &self.author } else { &self.author_id }
     }
 }
 
-/// Who says what came of a message.
+/// Sender of the reply to a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The gateway, with a message in the conversation.
+    /// The gateway replies with a message in the conversation.
     #[default]
     ByMessage,
-    /// Whoever brings it, by [`crate::channel::Offered::Taken`], as long as they hold a [`crate::channel::Claim`] to it:
-    /// slash commands and clicks, which have a way of their own to be answered. Without one, the gateway.
+    /// The adapter that delivered the message replies with the content of [`crate::channel::Offered::Taken`],
+    /// as long as it holds a [`crate::channel::Claim`]: slash commands and clicks, which have their own
+    /// response path. Without a claim, the gateway replies.
     ByCaller,
 }
 
-/// What is kept of a message besides what it says.
+/// Columns of a message stored as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Context {
@@ -95,54 +98,54 @@ struct Context {
     answer: Answer,
 }
 
-/// What was done about a message.
+/// Result of processing a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum Outcome {
-    /// It went to the session as a prompt.
+    /// The message went to the session as a prompt.
     Prompted {
-        /// The session.
+        /// Session key.
         session_key: SessionKey,
-        /// The run.
+        /// Run id.
         run_id: RunId,
-        /// Read the journal after this number to see everything of the run.
+        /// Journal number after which all rows of the run follow.
         after_seq: u64,
-        /// How many runs are before it in the queue.
+        /// Number of runs ahead in the queue.
         queued_behind: u64,
-        /// What the person is told; empty for nothing.
+        /// Reply text; empty for no reply.
         text: String,
-        /// The buttons of that.
+        /// Buttons of the reply.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         asks: Option<Asks>,
     },
-    /// It was a command, and was carried out or answered.
+    /// The message was a command, and was carried out or answered.
     Command {
-        /// The session that the conversation is bound to now, if any.
+        /// Session that the conversation is bound to now, if any.
         session_key: Option<SessionKey>,
-        /// The run it made, if any (a steer).
+        /// Run that the command created, if any (a steer).
         run_id: Option<RunId>,
-        /// What the person is told.
+        /// Reply text.
         text: String,
-        /// Whether the conversation shows that by itself: then nothing more is said there.
+        /// True if the conversation shows the effect already, so that no reply is sent.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_shown: bool,
     },
-    /// It went nowhere.
+    /// The message was rejected.
     Refused {
-        /// What the person is told.
+        /// Error message for the author.
         failure: Failure,
-        /// Why, for programs.
+        /// Machine-readable reason.
         reason: String,
     },
-    /// It is none of ours.
+    /// The message is not for the gateway.
     Ignored {
-        /// Why, for programs.
+        /// Machine-readable reason.
         reason: String,
     },
 }
 
 impl Outcome {
-    /// The buttons of what they are told.
+    /// Buttons of the reply.
     pub(crate) const fn asks(&self) -> Option<&Asks> {
         match self {
             Self::Prompted { asks, .. } => asks.as_ref(),
@@ -150,12 +153,12 @@ impl Outcome {
         }
     }
 
-    /// Whether the conversation shows what they are told by itself.
+    /// True if the conversation shows the effect already, so that no reply is sent.
     pub(crate) const fn is_shown(&self) -> bool {
         matches!(self, Self::Command { is_shown: true, .. })
     }
 
-    /// The session that a prompt went to.
+    /// Session that received the prompt.
     pub(crate) const fn prompted(&self) -> Option<&SessionKey> {
         match self {
             Self::Prompted { session_key, .. } => Some(session_key),
@@ -163,7 +166,7 @@ impl Outcome {
         }
     }
 
-    /// What the person is told; empty for nothing.
+    /// Reply text; empty for no reply.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
             Self::Prompted { text, .. } | Self::Command { text, .. } => sanitize::text(text),
@@ -172,7 +175,7 @@ impl Outcome {
         }
     }
 
-    /// The same, told after something else where the message went to a session.
+    /// Prepends another reply text if the message went to a session as a prompt.
     pub(crate) fn after(self, told: Option<String>) -> Self {
         match (self, told) {
             (Self::Prompted { session_key, run_id, after_seq, queued_behind, text, asks }, Some(told)) => {
@@ -185,20 +188,20 @@ impl Outcome {
     }
 }
 
-/// A row of `acp_inbox`.
+/// Row of `acp_inbox`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InboxRow {
-    /// What was said; its attachments are in `files`.
+    /// The message; its attachments are in `files`.
     pub(crate) inbound: Inbound,
-    /// The files that came with it, until it is settled.
+    /// Files attached to the message, until it is settled.
     pub(crate) files: Vec<File>,
-    /// Whether nothing more is to be done about it.
+    /// True if no further work is due for the message.
     pub(crate) settled: bool,
-    /// What was done, once it was; not settled yet means that the person was not told yet.
+    /// Outcome once the message was processed. While the row is not settled, the reply is pending.
     pub(crate) outcome: Option<Outcome>,
-    /// Whether that was left to whoever brought it to tell.
+    /// True if the reply was left to the adapter that delivered the message.
     pub(crate) caller_tells: bool,
-    /// When it was brought in first, milliseconds since the Unix epoch: no reply to it is older.
+    /// Time of arrival, milliseconds since the Unix epoch. No reply is older.
     pub(crate) received_at_ms: u64,
 }
 
@@ -230,10 +233,10 @@ fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
     })
 }
 
-/// The row of a message.
+/// Returns the row of a message.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn get(
     db: &Connection,
     at: &ConversationRef,
@@ -243,10 +246,10 @@ pub(crate) fn get(
     first(db, &sql, params![at.channel, at.account_id, at.conversation_id, message_id], from_row)
 }
 
-/// Inserts a message that nothing was done about yet; the row that it has already, if it has one.
+/// Inserts an unprocessed message. If the message has a row already, returns that one.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreError> {
     const SQL: &str = "INSERT INTO acp_inbox (channel, account_id, conversation_id, parent_conversation_id, \
         message_id, text, author, context_json, files_json, state, created_at) \
@@ -277,27 +280,28 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
     get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inbox message without a row"))
 }
 
-/// Whose a message is that several accounts of its channel may hear.
+/// Account responsible for a message that several accounts of its channel receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// That of the account that brought it.
+    /// The account that delivered this copy.
     Own,
-    /// Another one works in the conversation, and this one does not.
+    /// Another account has a binding in the conversation, and this one does not.
     Other {
-        /// Which one of the others.
+        /// Index of that account in the list of others.
         number: usize,
-        /// Whether this one has taken the message already.
+        /// True if this account has a row of the message already.
         has_own: bool,
     },
-    /// Another one has taken it.
+    /// Another account has a row of the message.
     Taken,
 }
 
-/// Whose a message is, where these other accounts of its channel may hear it too: that of the one that works in the
-/// conversation, and where none does, that of the first one that took it. What this one has taken stays its own.
+/// Decides which of several accounts processes a message that all of them receive: another one that has
+/// inserted the message while this one has not; otherwise the one with a binding in the conversation; without
+/// a binding, this one.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn whose(db: &Connection, new: &Inbound, others: &[&str]) -> Result<Whose, StoreError> {
     let at = &new.conversation;
     if others.is_empty() {
@@ -321,10 +325,10 @@ pub(crate) fn whose(db: &Connection, new: &Inbound, others: &[&str]) -> Result<W
     Ok(Whose::Own)
 }
 
-/// The message of a conversation that a run came from, if a person said it there and nobody else answers it.
+/// Message of a conversation that caused a run, if it was an ordinary message and the gateway replies to it.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn of_run(
     db: &Connection,
     at: &ConversationRef,
@@ -343,11 +347,11 @@ pub(crate) fn of_run(
         .map(|(_, message_id, state)| (message_id, state)))
 }
 
-/// The messages of a conversation whose prompt waits, in the order in which they were accepted: the id, what it said when
-/// it came, and what the prompt says now. None of those that have no message: slash commands and clicks.
+/// Messages of a conversation whose prompts are queued, in the order of acceptance: message id, original text
+/// and current text of the prompt. Excludes slash commands and clicks, which have no message.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn waiting(
     db: &Connection,
     at: &ConversationRef,
@@ -364,11 +368,11 @@ pub(crate) fn waiting(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Records what was done about a message; its files were for that. The person is not told yet; `caller_tells`: whoever brought it is to do that.
-/// Recorded again, it is the same.
+/// Records the outcome of a message and deletes its files. The reply is pending; with `caller_tells` the
+/// adapter sends it. Recording the same outcome again has no effect.
 ///
 /// # Errors
-/// What SQLite says; [`StoreError::Refused`] when the message has another outcome.
+/// SQLite errors; [`StoreError::Refused`] if the message has another outcome.
 pub(crate) fn record(
     db: &Connection,
     inbound: &Inbound,
@@ -388,10 +392,10 @@ pub(crate) fn record(
     }
 }
 
-/// Nothing is to be done about a message, and nothing was. Whether that is so: what was done stays done.
+/// Settles an unprocessed message as refused. Returns false if it was processed already.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn withdraw(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<bool, StoreError> {
     let at = &inbound.conversation;
     let sql = format!(
@@ -402,10 +406,10 @@ pub(crate) fn withdraw(db: &Connection, inbound: &Inbound, outcome: &Outcome) ->
     Ok(run(db, &sql, keys)? == 1)
 }
 
-/// Nothing more is to be done about a message.
+/// Marks a message as settled.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<(), StoreError> {
     let at = &inbound.conversation;
     let state = match outcome {
@@ -417,10 +421,10 @@ pub(crate) fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> R
     Ok(())
 }
 
-/// Messages that something is still to be done about, or told, the oldest first.
+/// Messages that are unprocessed or have a pending reply, oldest first.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn unsettled(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_inbox WHERE state = 'received' ORDER BY created_at, rowid LIMIT ?1"
@@ -428,10 +432,10 @@ pub(crate) fn unsettled(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>,
     all(db, &sql, [Int(rows_max)], from_row)
 }
 
-/// The conversations that these are of, the one with the oldest first. Without the ones around them.
+/// Conversations of the unsettled messages, in the order of their oldest one. Without parent conversations.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn unsettled_in(db: &Connection) -> Result<Vec<ConversationRef>, StoreError> {
     const SQL: &str = "SELECT channel, account_id, conversation_id FROM acp_inbox INDEXED BY acp_inbox_received \
         WHERE state = 'received' GROUP BY channel, account_id, conversation_id ORDER BY min(created_at)";
@@ -445,10 +449,10 @@ pub(crate) fn unsettled_in(db: &Connection) -> Result<Vec<ConversationRef>, Stor
     })
 }
 
-/// Those of one conversation about which nothing was done yet, the oldest first.
+/// Unprocessed messages of one conversation, oldest first.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn undone(
     db: &Connection,
     at: &ConversationRef,
@@ -457,10 +461,10 @@ pub(crate) fn undone(
     left(db, at, "outcome_json IS NULL", rows_max)
 }
 
-/// Those of one conversation of which it is still to be told what was done, and that, the oldest first.
+/// Messages of one conversation with a pending reply, and their outcomes, oldest first.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn untold(
     db: &Connection,
     at: &ConversationRef,

@@ -1,4 +1,4 @@
-//! `acp_leases` and `acp_line_tail`: the processes a session asked for, and how far their output is committed.
+//! `acp_leases` and `acp_line_tail`: processes of sessions, and the committed offsets of their output.
 
 use crate::core::rows::{LeaseRow, LeaseUse};
 #[cfg(test)]
@@ -35,7 +35,7 @@ fn from_row(row: &Row<'_>) -> Result<LeaseRow, StoreError> {
 /// Inserts a lease.
 ///
 /// # Errors
-/// What SQLite says: two agent leases of one session that have not ended are refused (H5).
+/// SQLite errors: a session cannot have two agent leases that have not ended (H5).
 pub(crate) fn insert(db: &Connection, row: &LeaseRow) -> Result<(), StoreError> {
     let kind = match row.spawn.kind {
         LeaseKind::Agent => "agent",
@@ -59,10 +59,10 @@ pub(crate) fn insert(db: &Connection, row: &LeaseRow) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// One lease of a session.
+/// Returns one lease of a session.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn get(
     db: &Connection,
     lease_id: LeaseId,
@@ -72,10 +72,10 @@ pub(crate) fn get(
     first(db, &sql, params![lease_id.to_string(), session.as_str()], from_row)
 }
 
-/// What is known of a lease; `None` when the session has no such lease.
+/// State of a lease; `None` if the session has no such lease.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn usage(
     db: &Connection,
     lease_id: LeaseId,
@@ -85,10 +85,10 @@ pub(crate) fn usage(
     first(db, SQL, params![lease_id.to_string(), session.as_str()], |row| word(row, "usage"))
 }
 
-/// Moves the offsets on; never back.
+/// Moves the offsets forward.
 ///
 /// # Errors
-/// [`StoreError::Refused`] when they would go back, or the lease is not the session's.
+/// [`StoreError::Refused`] if an offset would go back, or the lease belongs to another session.
 pub(crate) fn progress(
     db: &Connection,
     lease_id: LeaseId,
@@ -105,10 +105,10 @@ pub(crate) fn progress(
     if changed == 1 { Ok(()) } else { Err(StoreError::Refused("a lease's offsets would go back")) }
 }
 
-/// Sets what is known of a lease.
+/// Sets the state of a lease.
 ///
 /// # Errors
-/// What SQLite says: an ended lease stays ended.
+/// SQLite errors: an ended lease stays ended.
 pub(crate) fn set_usage(db: &Connection, lease_id: LeaseId, usage: LeaseUse) -> Result<(), StoreError> {
     run(
         db,
@@ -118,19 +118,19 @@ pub(crate) fn set_usage(db: &Connection, lease_id: LeaseId, usage: LeaseUse) -> 
     Ok(())
 }
 
-/// Its output is of no use any more, for whoever comes after this gateway too.
+/// Marks the lease's output as unusable, for later gateway processes too.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn set_broken(db: &Connection, lease_id: LeaseId) -> Result<(), StoreError> {
     run(db, "UPDATE acp_leases SET broken = 1 WHERE lease_id = ?1", [lease_id.to_string()])?;
     Ok(())
 }
 
-/// Adds a piece of the unfinished line.
+/// Appends a piece of the unfinished output line.
 ///
 /// # Errors
-/// [`StoreError::Numbering`] when it does not begin where the last piece ends.
+/// [`StoreError::Numbering`] if the piece does not start at the end of the last one.
 pub(crate) fn add_tail(
     db: &Connection,
     lease_id: LeaseId,
@@ -150,37 +150,37 @@ pub(crate) fn add_tail(
     Ok(())
 }
 
-/// Forgets the pieces of the unfinished line.
+/// Deletes the pieces of the unfinished output line.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn clear_tail(db: &Connection, lease_id: LeaseId) -> Result<(), StoreError> {
     run(db, "DELETE FROM acp_line_tail WHERE lease_id = ?1", [lease_id.to_string()])?;
     Ok(())
 }
 
-/// The pieces of the unfinished line, in order.
+/// Pieces of the unfinished output line, as offset and bytes, in order.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn tail(db: &Connection, lease_id: LeaseId) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
     const SQL: &str = "SELECT offset, bytes FROM acp_line_tail WHERE lease_id = ?1 ORDER BY offset";
     all(db, SQL, [lease_id.to_string()], |row| Ok((int(row, "offset")?, row.get("bytes")?)))
 }
 
-/// Whether there is a row of that lease that has not ended.
+/// True if the lease exists and has not ended.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn is_used(db: &Connection, lease_id: LeaseId) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND usage <> 'ended'";
     Ok(first(db, sql, [lease_id.to_string()], |_| Ok(()))?.is_some())
 }
 
-/// First output byte that is not yet committed, of each agent lease that has not ended.
+/// Offset of the first uncommitted output byte of each agent lease that has not ended.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn offsets(db: &Connection) -> Result<Vec<(LeaseId, u64)>, StoreError> {
     const SQL: &str =
         "SELECT lease_id, stdout_offset FROM acp_leases WHERE usage <> 'ended' AND kind = 'agent'";
@@ -189,7 +189,7 @@ pub(crate) fn offsets(db: &Connection) -> Result<Vec<(LeaseId, u64)>, StoreError
 
 #[cfg(test)]
 impl Store {
-    /// Every lease that has not ended, terminals included.
+    /// Leases that have not ended, including terminals.
     ///
     /// # Errors
     /// As [`Store::read`].

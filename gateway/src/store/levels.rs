@@ -1,4 +1,4 @@
-//! How much of everything there is at this moment, for metrics and `doctor`.
+//! Current row counts for metrics and `doctor`.
 
 use crate::core::binding::Stale;
 use crate::core::rows::BindingRow;
@@ -12,28 +12,28 @@ use rusqlite::Connection;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Numbers of one snapshot.
+/// Row counts of one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Levels {
-    /// Sessions by state, of every state but closed.
+    /// Number of sessions by state, for all states except closed.
     pub(crate) sessions: Vec<(&'static str, u64)>,
-    /// Runs that wait for their turn.
+    /// Queued runs.
     pub(crate) runs_queued: u64,
-    /// Messages that something is still to be done about.
+    /// Unsettled inbox messages.
     pub(crate) inbox_waiting: u64,
-    /// Parts on their way into conversations.
+    /// Delivery parts planned or being sent.
     pub(crate) parts_waiting: u64,
-    /// Active bindings whose session is closed or gone.
+    /// Active or parked bindings whose session is closed or missing.
     pub(crate) stale_bindings: u64,
 }
 
-/// The most stale bindings that are named.
+/// Maximum number of stale bindings listed.
 const NAMED_MAX: usize = 20;
 
-/// Where bindings lead nowhere, in words for operators: `console/default/room -> KEY (session-closed)`.
+/// Descriptions of stale bindings for operators: `console/default/room -> KEY (session-closed)`.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
     let named = bindings::live(db)?.into_iter().filter_map(|live| {
         let (binding, target, _) = live.found.ok()?;
@@ -44,10 +44,10 @@ pub(crate) fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
     Ok(named.take(NAMED_MAX).collect())
 }
 
-/// Counts everything.
+/// Counts all levels.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn look(db: &Connection) -> Result<Levels, StoreError> {
     let states = SessionState::ALL.into_iter().filter(|state| *state != SessionState::Closed);
     let by_state = "SELECT count(*) FROM acp_sessions WHERE state = ?1";
@@ -76,21 +76,21 @@ fn count(db: &Connection, sql: &str) -> Result<u64, StoreError> {
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// What goes on around the sessions that are not closed.
+/// Runs and bindings of the sessions that are not closed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Circumstances {
-    /// The turn that runs.
+    /// Running turn of each session.
     pub(crate) running: HashMap<SessionKey, RunId>,
-    /// How many runs wait.
+    /// Number of queued runs of each session.
     pub(crate) queued: HashMap<SessionKey, u64>,
-    /// The bindings that have not ended.
+    /// Bindings of each session that have not ended.
     pub(crate) bindings: HashMap<SessionKey, Vec<BindingRow>>,
 }
 
-/// Looks at every session's.
+/// Reads the runs and bindings of all sessions.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn circumstances(db: &Connection) -> Result<Circumstances, StoreError> {
     let mut found = Circumstances::default();
     let running = "SELECT session_key, run_id FROM acp_runs WHERE state = 'running' AND mode = 'prompt'";
@@ -106,7 +106,7 @@ pub(crate) fn circumstances(db: &Connection) -> Result<Circumstances, StoreError
     Ok(found)
 }
 
-/// Size of the database in `dir`, and of its log, in bytes.
+/// Size of the database in `dir` and of its WAL, in bytes.
 pub(crate) fn sizes(dir: &Path) -> (u64, u64) {
     let size = |name: String| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.len());
     (size(DB_FILE.to_owned()), size(format!("{DB_FILE}-wal")))

@@ -1,5 +1,5 @@
-//! One gateway per state directory (H15): an exclusive `flock` that is taken before the database is touched and
-//! held until it is closed. The kernel drops it with the process, however that ends.
+//! Lock of the state directory, for one gateway only (H15): an exclusive `flock`, taken before the database
+//! is opened and held until it is closed. The kernel releases the lock when the process ends, in any way.
 
 use crate::store::error::StoreError;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -7,28 +7,28 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The lock file's name in the state directory.
+/// Name of the lock file in the state directory.
 pub(crate) const LOCK_FILE: &str = "gateway.lock";
 const PRIVATE_FILE: u32 = 0o600;
 const PRIVATE_DIR: u32 = 0o700;
 const TEXT_BYTES_MAX: u64 = 64;
-/// The line that says that there is a database, and has been since a gateway first worked here.
+/// Line in the lock file that records the existence of a database, since a gateway first opened one here.
 const HAS_DATABASE: &str = "database";
 
-/// Holds the state directory for as long as it lives.
+/// Held lock of the state directory.
 #[derive(Debug)]
 pub(crate) struct StateLock {
-    // Closing it is the unlock.
+    // Closing the file releases the lock.
     file: File,
     path: PathBuf,
     has_database: bool,
 }
 
 impl StateLock {
-    /// Takes the state directory, which is made if there is none.
+    /// Locks the state directory, creating it if missing.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] when another process has it; [`StoreError::File`].
+    /// [`StoreError::Locked`] if another process holds the lock; [`StoreError::File`].
     pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
         DirBuilder::new()
             .recursive(true)
@@ -50,12 +50,12 @@ impl StateLock {
         Ok(lock)
     }
 
-    /// Whether a gateway that worked here made a database: then one that is not there was taken away.
+    /// True if a gateway created a database here. If the file is missing then, it was removed.
     pub(crate) const fn has_database(&self) -> bool {
         self.has_database
     }
 
-    /// From now on there is a database here.
+    /// Records the existence of a database.
     ///
     /// # Errors
     /// [`StoreError::File`].
@@ -71,8 +71,8 @@ impl StateLock {
     }
 }
 
-/// Opens a file for reading and writing that only its owner can use, and makes it if there is none. The
-/// descriptor is close-on-exec, as all of std's are.
+/// Opens a file for reading and writing with mode 0600, creating it if missing. The descriptor is
+/// close-on-exec, like all of std's.
 ///
 /// # Errors
 /// [`StoreError::File`].
@@ -93,17 +93,17 @@ pub(crate) fn private_file(path: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// Writes over what is there before it cuts the rest off: a crash in between forgets nothing.
+/// Overwrites the content before truncating: a crash in between loses nothing.
 fn write_whole(file: &mut File, text: &[u8]) -> std::io::Result<()> {
     file.seek(SeekFrom::Start(0))?;
     file.write_all(text)?;
     file.set_len(text.len() as u64)
 }
 
-/// What a lock file says: who wrote it, and whether there is a database.
+/// Reads the lock file: process id of the writer, and true if it records a database.
 fn read(file: &mut File) -> (Option<i32>, bool) {
     let mut text = String::new();
-    // What cannot be read says nothing.
+    // Unreadable text counts as empty.
     let _ = file.take(TEXT_BYTES_MAX).read_to_string(&mut text);
     let pid = text.lines().next().and_then(|line| line.trim().parse().ok());
     (pid, text.lines().any(|line| line == HAS_DATABASE))

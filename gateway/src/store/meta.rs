@@ -1,4 +1,4 @@
-//! `acp_meta`: small facts about this database, by name.
+//! `acp_meta`: key-value pairs about this database.
 
 use crate::store::codec::{first, run};
 use crate::store::error::StoreError;
@@ -8,27 +8,27 @@ const GET: &str = "SELECT value FROM acp_meta WHERE key = ?1";
 const SET: &str = "INSERT INTO acp_meta (key, value) VALUES (?1, ?2) \
                    ON CONFLICT (key) DO UPDATE SET value = excluded.value";
 
-/// The value under `key`.
+/// Returns the value of `key`.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn get(db: &Connection, key: &str) -> Result<Option<String>, StoreError> {
     first(db, GET, [key], |row| Ok(row.get(0)?))
 }
 
-/// Removes the value under `key`.
+/// Removes `key`.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn remove(db: &Connection, key: &str) -> Result<(), StoreError> {
     run(db, "DELETE FROM acp_meta WHERE key = ?1", [key])?;
     Ok(())
 }
 
-/// Sets the value under `key`.
+/// Sets the value of `key`.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn set(db: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
     run(db, SET, params![key, value])?;
     Ok(())

@@ -1,8 +1,8 @@
-//! The control plane's database: the only place that names rusqlite.
+//! Database of the control plane. No other module names rusqlite.
 //!
-//! One thread writes, and commits in groups ([`writer`]); a few connections read ([`readers`]). Everything that
-//! changes the database is a named transaction given to [`Store::write`]; what it returns is durable. One file
-//! per table holds that table's SQL beside its row type; `tx/` holds the transactions that touch several.
+//! One thread writes and commits in groups ([`writer`]); a small pool of connections reads ([`readers`]).
+//! Every change is a named transaction passed to [`Store::write`]; the value that it returns is durable. Each
+//! table has one file with its SQL and its row type; `tx/` holds the transactions over several tables.
 
 pub(crate) mod backup;
 pub(crate) mod bindings;
@@ -68,10 +68,10 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use watches::Watches;
 use writer::{Counters, Job, Message, Writer};
 
-/// How many write transactions may wait or run; more callers wait for a place.
+/// Maximum number of write transactions queued or running; further callers wait for a permit.
 const WRITES_MAX: usize = 1024;
 
-/// The control plane's database. Cheap to clone.
+/// Handle to the control plane's database. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     inner: Arc<Inner>,
@@ -81,7 +81,7 @@ pub(crate) struct Store {
 struct Inner {
     dir: PathBuf,
     identity: Identity,
-    // Unbounded by itself; `places` bounds it.
+    // An unbounded channel; the permits of `places` bound it.
     queue: Sender<Message>,
     places: Arc<Semaphore>,
     readers: Readers,
@@ -92,19 +92,19 @@ struct Inner {
 }
 
 impl Store {
-    /// Takes the state directory (made if there is none), opens and migrates the database, and starts the
-    /// writer. Blocks: call it before serving.
+    /// Locks the state directory (created if missing), opens and migrates the database, and starts the writer
+    /// thread. Blocks: call it before serving.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] while another gateway runs on it, [`StoreError::Cloned`] when it is a copy,
-    /// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::Foreign`], [`StoreError::ReadOnly`],
-    /// [`StoreError::Newer`], [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`]: then nothing
-    /// was made and nothing changed.
+    /// [`StoreError::Locked`] while another gateway uses the directory, [`StoreError::Cloned`] if the
+    /// directory is a copy, [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::Foreign`],
+    /// [`StoreError::ReadOnly`], [`StoreError::Newer`], [`StoreError::Migration`], [`StoreError::File`],
+    /// [`StoreError::Sqlite`]. After an error nothing was created or changed.
     pub(crate) fn open(dir: &Path, durability: Durability) -> Result<Self, StoreError> {
         Self::open_with(dir, durability, GroupBounds::default())
     }
 
-    /// The same, with bounds of its own for one commit.
+    /// Opens the store like [`Store::open`], with explicit bounds for one group commit.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -152,12 +152,12 @@ impl Store {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Who this gateway is.
+    /// Identity of this gateway: instance id, epoch and start id.
     pub(crate) fn identity(&self) -> &Identity {
         &self.inner.identity
     }
 
-    /// Durable progress of this gateway, which the supervisor compares with what it has on record.
+    /// Durable progress of this gateway. The supervisor compares it with its own record.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -171,7 +171,7 @@ impl Store {
         .await
     }
 
-    /// Ends what is noted about a refusal of the supervisor, which has let this gateway in.
+    /// Clears the records of a refusal by the supervisor, after the supervisor has accepted this gateway.
     ///
     /// # Errors
     /// As [`Store::write`]; [`StoreError::File`].
@@ -182,16 +182,17 @@ impl Store {
         rollback::forget(self.dir())
     }
 
-    /// The state directory.
+    /// Path of the state directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.inner.dir
     }
 
-    /// Runs a named transaction on the writer. All of it or nothing is durable when this returns. A caller that
-    /// goes away does not stop it.
+    /// Runs a named transaction on the writer thread. When this returns, the transaction is durable as a
+    /// whole or rolled back as a whole. Dropping the future does not cancel the transaction.
     ///
     /// # Errors
-    /// What `work` returns, and then nothing of it was written; or why the group could not be committed.
+    /// Errors of `work`, in which case its writes were rolled back; or the error that prevented the group's
+    /// commit.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -200,7 +201,8 @@ impl Store {
         self.write_sized(name, 0, work).await
     }
 
-    /// The same, saying about how many bytes of content it writes, which bounds a group.
+    /// Runs a transaction like [`Store::write`], given the approximate number of content bytes it writes. The
+    /// sum of these sizes bounds a group.
     ///
     /// # Errors
     /// As [`Store::write`].
@@ -217,10 +219,10 @@ impl Store {
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
-    /// Runs a read on a snapshot of what is committed.
+    /// Runs a read on a snapshot of the committed data.
     ///
     /// # Errors
-    /// What `work` returns; [`StoreError::Panicked`]; [`StoreError::Closed`].
+    /// Errors of `work`; [`StoreError::Panicked`]; [`StoreError::Closed`].
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -229,46 +231,48 @@ impl Store {
         self.inner.readers.read(name, work).await
     }
 
-    /// The session's last committed number, as commits go by. A hint: 0 until the first commit that is seen, so
-    /// subscribe first, then read the journal, then wait.
+    /// Receiver of the session's last committed journal number, updated by commits. Only a hint: 0 until a
+    /// commit while the session is watched. So subscribe first, then read the journal, then wait.
     pub(crate) fn watch(&self, session_key: &SessionKey) -> watch::Receiver<u64> {
         self.inner.watches.session(session_key)
     }
 
-    /// Changes with every commit of anything. A hint.
+    /// Receiver that changes with every group commit. Only a hint.
     pub(crate) fn committed(&self) -> watch::Receiver<u64> {
         self.inner.watches.commits()
     }
 
-    /// Counts up with each commit after which other conversations may be bound than before, before anybody learns that
-    /// it is one. Whoever remembers what is bound takes the number first, then reads: as long as it stands, what was
-    /// read holds, but for a commit that nobody was told of yet.
+    /// Counter of commits that may have changed the set of bound conversations. It is incremented before the
+    /// callers of those commits get their results. A cache of bindings reads the counter first and the table
+    /// second: while the counter is unchanged, the cache is current except for commits whose callers have no
+    /// result yet.
     pub(crate) fn bindings_changed(&self) -> watch::Receiver<u64> {
         self.inner.watches.bindings()
     }
 
-    /// Whether what is asked for can be committed. Changes when it no longer can, and when it can again: whoever
-    /// gave something up for that reason takes it up then. The store finds out by itself, without traffic.
+    /// Receiver of the store's ability to commit. It changes when commits start to fail and when they work
+    /// again, so callers know when to resume work. The writer probes for recovery on its own, without
+    /// traffic.
     pub(crate) fn health(&self) -> watch::Receiver<Health> {
         self.inner.health.subscribe()
     }
 
-    /// What the writer counts.
+    /// Counters of the writer.
     pub(crate) fn counters(&self) -> &Counters {
         &self.inner.counters
     }
 
-    /// What the writer has done.
+    /// Snapshot of the writer's counters.
     pub(crate) fn counts(&self) -> Counts {
         self.inner.counters.look()
     }
 
-    /// Commits what is queued, closes the database and frees the state directory. Later calls, on every clone,
-    /// get [`StoreError::Closed`].
+    /// Commits the queued transactions, closes the database and unlocks the state directory. Later calls, on
+    /// every clone, return [`StoreError::Closed`].
     pub(crate) async fn close(&self) {
         self.inner.places.close();
         self.inner.readers.close().await;
-        // The writer may have ended already.
+        // The send fails if the writer has ended already.
         drop(self.inner.queue.send(Message::Stop));
         let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
@@ -279,7 +283,7 @@ impl Store {
     }
 }
 
-/// Milliseconds since the Unix epoch: the store's stamp on what it writes.
+/// Current time in milliseconds since the Unix epoch, as written to rows.
 pub(crate) fn now_ms() -> u64 {
     #[cfg(test)]
     if let Some(now_ms) = by_hand::now_ms() {

@@ -23,7 +23,7 @@ fn from_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
 /// Inserts a message.
 ///
 /// # Errors
-/// [`StoreError::Numbering`] when its number is not the next one of the lease.
+/// [`StoreError::Numbering`] if its number is not the next one of the lease.
 pub(crate) fn insert(db: &Connection, row: &OutboxRow, now_ms: u64) -> Result<(), StoreError> {
     const LAST: &str = "SELECT coalesce(max(seq), 0) AS last FROM acp_stdin_outbox WHERE lease_id = ?1";
     let lease = row.lease_id.to_string();
@@ -47,7 +47,7 @@ pub(crate) fn insert(db: &Connection, row: &OutboxRow, now_ms: u64) -> Result<()
 /// Marks messages up to a number as written and drops their bytes; the hashes stay.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn written(db: &Connection, lease_id: LeaseId, through_seq: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_stdin_outbox SET written = 1, bytes = NULL \
                        WHERE lease_id = ?1 AND seq <= ?2 AND written = 0";
@@ -55,10 +55,10 @@ pub(crate) fn written(db: &Connection, lease_id: LeaseId, through_seq: u64) -> R
     Ok(())
 }
 
-/// Messages of a lease that are not known to be written, in order.
+/// Messages of a lease whose write is not confirmed, in order.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn unwritten(db: &Connection, lease_id: LeaseId) -> Result<Vec<OutboxRow>, StoreError> {
     const SQL: &str = "SELECT lease_id, seq, bytes, meaning_json, written FROM acp_stdin_outbox \
                        WHERE lease_id = ?1 AND written = 0 ORDER BY seq";

@@ -1,4 +1,4 @@
-//! `acp_permission`: what agents ask people for (H4).
+//! `acp_permission`: permission requests of agents (H4).
 
 use crate::core::permission::named;
 use crate::core::rows::{PermissionRow, Settler};
@@ -33,10 +33,10 @@ fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
     })
 }
 
-/// Inserts a permission, or settles it.
+/// Inserts a permission request, or settles it.
 ///
 /// # Errors
-/// [`StoreError::Refused`] when it was settled in another way already.
+/// [`StoreError::Refused`] if it is settled with another result.
 pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError> {
     let (by, without) = match &row.settled_by {
         Some(Settler::Person(name)) => (Some(name.as_str()), None),
@@ -62,10 +62,10 @@ pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError
     if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the permission was settled already")) }
 }
 
-/// Permissions of a lease's agent that are pending, in order.
+/// Pending permission requests of a lease's agent, in order.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn pending_of_lease(db: &Connection, lease_id: LeaseId) -> Result<Vec<PermissionRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_permission WHERE lease_id = ?1 AND state = 'pending' ORDER BY stdout_offset"
@@ -73,10 +73,10 @@ pub(crate) fn pending_of_lease(db: &Connection, lease_id: LeaseId) -> Result<Vec
     all(db, &sql, [lease_id.to_string()], from_row)
 }
 
-/// The permission of that name (lease and offset), whatever its state.
+/// Returns the permission request with this id (lease and offset), in any state.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn get(db: &Connection, permission_id: &str) -> Result<Option<PermissionRow>, StoreError> {
     let Some((lease_id, at)) = named(permission_id) else { return Ok(None) };
     let sql = format!("SELECT {COLUMNS} FROM acp_permission WHERE lease_id = ?1 AND stdout_offset = ?2");
@@ -84,7 +84,7 @@ pub(crate) fn get(db: &Connection, permission_id: &str) -> Result<Option<Permiss
 }
 
 impl Store {
-    /// Permissions of a session that somebody is asked for, the oldest first.
+    /// Pending permission requests of a session, oldest first.
     ///
     /// # Errors
     /// As [`Store::read`].

@@ -1,4 +1,4 @@
-//! A few connections that can only read. Each read is one snapshot of what is committed.
+//! Pool of read-only connections. Each read sees one snapshot of the committed data.
 
 use crate::aside;
 use crate::store::error::StoreError;
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 
-/// How many reads run at a time.
+/// Maximum number of concurrent reads.
 const READERS_MAX: usize = 4;
 
-/// The connections, opened as they are needed.
+/// Read-only connections, opened on demand.
 #[derive(Debug)]
 pub(crate) struct Readers {
     dir: PathBuf,
@@ -21,22 +21,22 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// For the database in `dir`.
+    /// Pool for the database in `dir`.
     pub(crate) fn new(dir: PathBuf) -> Self {
         let idle = Arc::new(Mutex::new(Vec::with_capacity(READERS_MAX)));
         Self { dir, places: Arc::new(Semaphore::new(READERS_MAX)), idle }
     }
 
-    /// Over connections that are there already.
+    /// Pool of the given open connections.
     #[cfg(test)]
     pub(super) fn over(idle: Arc<Mutex<Vec<Connection>>>) -> Self {
         Self { dir: PathBuf::new(), places: Arc::new(Semaphore::new(READERS_MAX)), idle }
     }
 
-    /// Runs `work` on a connection, off the runtime's threads.
+    /// Runs `work` on a pooled connection, as a blocking task.
     ///
     /// # Errors
-    /// What `work` returns; [`StoreError::Panicked`]; [`StoreError::Closed`].
+    /// Errors of `work`; [`StoreError::Panicked`]; [`StoreError::Closed`].
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -58,7 +58,7 @@ impl Readers {
         task.await.unwrap_or(Err(StoreError::Panicked { name }))
     }
 
-    /// Lets the reads that run end, takes no more, and closes the connections.
+    /// Waits for running reads, rejects new ones and closes the connections.
     pub(crate) async fn close(&self) {
         let all = u32::try_from(READERS_MAX).unwrap_or(u32::MAX);
         let ended = self.places.acquire_many(all).await;

@@ -1,6 +1,7 @@
-//! `acp_reply`: what the gateway said in answer to messages, beside what is delivered from the journal. When nobody
-//! knows whether a message of a conversation was sent it is looked for by what it says, so all of ours that are there
-//! are known, whoever sent them (H12). Forgotten with `acp_said` (`gateway/src/forget.rs`).
+//! `acp_reply`: replies that the gateway sent outside of journal delivery. If the outcome of a send is
+//! unknown, the message is searched for in the conversation by its text; so the ids of all other messages
+//! that the gateway sent there must be known (H12). Deleted together with `acp_said`
+//! (`gateway/src/forget.rs`).
 
 use crate::core::project::tag;
 use crate::core::rows::ConversationRef;
@@ -9,24 +10,25 @@ use crate::store::error::StoreError;
 use crate::store::now_ms;
 use rusqlite::{Connection, params};
 
-/// How long before a message others are known from, in milliseconds: a channel may look further back than the message,
-/// by as much as clocks differ.
+/// Time span before a message within which other messages of the gateway are listed, in milliseconds. A
+/// channel may search further back than the message's own time, to allow for clock differences.
 pub(crate) const OTHERS_BEFORE_MS: u64 = 10 * 60_000;
 
-/// What tells a reply from the other messages of its conversation.
+/// Tag and other message ids, for finding a reply in its conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Apart {
-    /// The tag that is shown with it, where it needs one.
+    /// Tag shown with the reply, if it needs one.
     pub(crate) tag: Option<String>,
-    /// The channel's ids of what was sent there by anybody else of ours.
+    /// The channel's ids of other messages that the gateway sent to the conversation.
     pub(crate) others: Vec<String>,
 }
 
-/// A reply is about to be sent, for the first time or again. It gets a tag when something of the same text is on its way
-/// there, of which nobody knows yet whether it arrived. Messages since `since_ms` are known as others.
+/// Records a reply before it is sent, for the first time or as a retry. The reply gets a tag if another
+/// message with the same text is on its way to the conversation with unknown outcome. Returns the tag and the
+/// messages sent since `since_ms`.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn begin(
     db: &Connection,
     at: &ConversationRef,
@@ -51,7 +53,7 @@ pub(crate) fn begin(
     Ok(Apart { tag, others: others(db, at, since_ms)? })
 }
 
-/// Whether a part of the conversation that says what this stands for may be there or not.
+/// True if a delivery part with this fingerprint may or may not be in the conversation.
 fn is_under_way(db: &Connection, at: &ConversationRef, print: &str) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_delivery_part AS p JOIN acp_bindings AS b USING (binding_key) WHERE p.print = ?1 \
         AND p.state IN ('planned','sending','uncertain') AND b.channel = ?2 AND b.account_id = ?3 AND b.thread_id = ?4 \
@@ -60,10 +62,10 @@ fn is_under_way(db: &Connection, at: &ConversationRef, print: &str) -> Result<bo
     Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
 }
 
-/// Whether a reply that says what this stands for may be in the conversation or not.
+/// True if a reply with this fingerprint may or may not be in the conversation.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn is_unknown(db: &Connection, at: &ConversationRef, print: &str) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_reply WHERE channel = ?1 AND account_id = ?2 AND conversation_id = ?3 \
         AND print = ?4 AND message_id IS NULL LIMIT 1";
@@ -71,11 +73,11 @@ pub(crate) fn is_unknown(db: &Connection, at: &ConversationRef, print: &str) -> 
     Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
 }
 
-/// The channel's ids of what is known to have been sent to a conversation since then: parts under whichever binding, and
-/// replies.
+/// The channel's ids of all messages known to be sent to a conversation since `since_ms`: delivery parts of
+/// any binding, and replies.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn others(
     db: &Connection,
     at: &ConversationRef,
@@ -90,13 +92,13 @@ pub(crate) fn others(
     all(db, SQL, keys, |row| Ok(row.get("message_id")?))
 }
 
-/// What became of a reply: it is there under this id, or never will be.
+/// Records the outcome of a reply: sent with this message id, or `None` if it will never be sent.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn ended(db: &Connection, nonce: &str, message_id: Option<&str>) -> Result<(), StoreError> {
     match message_id {
-        // It counts from when it was there.
+        // Retention starts at the time of sending.
         Some(id) => run(
             db,
             "UPDATE acp_reply SET message_id = ?2, said_at = ?3 WHERE nonce = ?1",

@@ -1,4 +1,4 @@
-//! `acp_agent_request`: what agents ask of their client, other than permissions (H3).
+//! `acp_agent_request`: requests of agents to their client other than permissions (H3).
 
 use crate::core::rows::AgentRequestRow;
 use crate::store::codec::{Int, Word, all, id, json, run, to_json, word};
@@ -24,7 +24,7 @@ fn from_row(row: &Row<'_>) -> Result<AgentRequestRow, StoreError> {
 /// Inserts a request, or updates its state.
 ///
 /// # Errors
-/// [`StoreError::Refused`] when it was answered and would not be any more.
+/// [`StoreError::Refused`] if an answered request would become unanswered.
 pub(crate) fn put(db: &Connection, row: &AgentRequestRow, now_ms: u64) -> Result<(), StoreError> {
     let changed = run(
         db,
@@ -42,10 +42,10 @@ pub(crate) fn put(db: &Connection, row: &AgentRequestRow, now_ms: u64) -> Result
     if changed == 1 { Ok(()) } else { Err(StoreError::Refused("an answered request stays answered")) }
 }
 
-/// Requests of a lease's agent that are not answered, in order.
+/// Unanswered requests of a lease's agent, in order.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn unanswered(db: &Connection, lease_id: LeaseId) -> Result<Vec<AgentRequestRow>, StoreError> {
     const SQL: &str = "SELECT lease_id, session_key, ask_json, state, intent FROM acp_agent_request \
                        WHERE lease_id = ?1 AND state <> 'answered' ORDER BY stdout_offset";

@@ -1,11 +1,12 @@
-//! A backup comes back: into the place of the database, which is kept aside.
+//! Restores a backup in place of the database. The replaced database is kept under another name.
 //!
-//! What happened after the backup was made, this database does not know. So nothing in it is done a second time by
-//! itself: a prompt that waited fails as uncertain and a person decides (H6), a part on its way is looked for in its
-//! conversation first, and an agent that is ahead is found when the gateway attaches (H7).
+//! The restored database lacks everything that happened after the backup. So nothing in it is repeated
+//! automatically: a queued prompt fails as uncertain, for a person to decide (H6); a part being sent is first
+//! searched for in its conversation; and an agent that is ahead of the database is detected when the gateway
+//! attaches (H7).
 //!
-//! The swap is one rename of a file that is whole. Everything before it is undone by a crash, everything after it is
-//! finished by the next start.
+//! The commit point is one rename of a complete file. A crash before the rename undoes the restore; after it
+//! the next start finishes the restore.
 
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
@@ -25,29 +26,29 @@ use rusqlite::Connection;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A file with this name and the time of its restore is whole and only has to take its place.
+/// Name prefix of a complete restored file that only has to be renamed; followed by the time of the restore.
 const READY: &str = "gateway.db.restoring-";
-/// What the files of the database that was replaced are called, with the same time.
+/// Name prefix of the replaced database's files; followed by the same time.
 const ASIDE: &str = "gateway.db.replaced-";
-/// What SQLite keeps beside a database.
+/// Suffixes of the files that SQLite keeps next to a database.
 const COMPANIONS: [&str; 2] = ["-wal", "-shm"];
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Restored {
-    /// Where the database that was there is kept now.
+    /// Path of the replaced database.
     pub(crate) kept: Option<PathBuf>,
-    /// Prompts that waited when the backup was made and are ended as uncertain.
+    /// Number of prompts and messages pending in the backup, which are ended as uncertain.
     pub(crate) uncertain: u64,
-    /// Why the gateway will refuse to start until it is adopted: the backup is from another place.
+    /// Reason why the gateway refuses to start until `adopt`: the backup comes from another location.
     pub(crate) moved: Option<String>,
 }
 
-/// Puts the backup `from` in the place of the database in `dir`.
+/// Restores the backup `from` as the database in `dir`.
 ///
 /// # Errors
 /// [`StoreError::Locked`] while a gateway runs; [`StoreError::NotABackup`], [`StoreError::Foreign`],
-/// [`StoreError::Newer`] for a file that is not taken; [`StoreError::Full`]. Nothing was changed then.
+/// [`StoreError::Newer`] for an unsuitable file; [`StoreError::Full`]. After an error nothing was changed.
 pub(crate) fn restore(dir: &Path, from: &Path, progress: Progress<'_>) -> Result<Restored, StoreError> {
     let mut lock = StateLock::take(dir)?;
     finish(dir)?;
@@ -69,7 +70,7 @@ pub(crate) fn restore(dir: &Path, from: &Path, progress: Progress<'_>) -> Result
     Ok(Restored { kept, uncertain, moved })
 }
 
-/// Whether a file can be restored at all.
+/// Checks that a file can be restored.
 fn judge(from: &Path, db: &Path) -> Result<(), StoreError> {
     let meta = std::fs::metadata(from).map_err(|error| StoreError::file("look at", from, error))?;
     let refuse = |why: String| Err(StoreError::NotABackup { path: from.to_owned(), why });
@@ -99,8 +100,9 @@ fn judge(from: &Path, db: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Finishes a restore that is ready: the old files get a second name, the log goes, the new file takes the place. Each
-/// step may have been done already. Where the old database is kept, if there was one.
+/// Finishes a prepared restore: hard-links the old files under their new names, removes the WAL and shared
+/// memory, renames the new file. Each step may have been done already. Returns the path of the replaced
+/// database, if there was one.
 ///
 /// # Errors
 /// [`StoreError::File`].
@@ -134,7 +136,7 @@ pub(crate) fn finish(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     Ok(aside.exists().then_some(aside))
 }
 
-/// The file that only has to take its place, and its time.
+/// Prepared file and the time from its name.
 fn ready(dir: &Path) -> Result<Option<(PathBuf, String)>, StoreError> {
     let entries = std::fs::read_dir(dir).map_err(|error| StoreError::file("read", dir, error))?;
     let times = entries.flatten().filter_map(|entry| {
@@ -150,12 +152,13 @@ fn with(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Ends what may have gone on after the backup was made, so that nothing happens a second time.
+/// Ends work that may have continued after the backup, so that nothing happens twice. Returns the number of
+/// ended prompts and messages.
 pub(super) fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
     db.execute_batch("BEGIN IMMEDIATE")?;
     let settled = end_waiting(db).and_then(|uncertain| {
-        // As after a crash: they are looked for before they are sent, also under the names of agents, since nobody knows
-        // how they went.
+        // As after a crash: search before sending. The search includes messages under agents' names, since it
+        // is unknown if those were used.
         db.execute(
             "UPDATE acp_delivery_part SET state = 'sending', persona_at = coalesce(persona_at, created_at) \
              WHERE state IN ('planned','sending')",
@@ -173,7 +176,7 @@ fn uncertain() -> Failure {
     Failure::new(Code::Uncertain, text).detail("RESTORED").origin("gateway")
 }
 
-/// Runs that waited fail; messages that nothing was done about are answered.
+/// Fails queued runs and refuses unprocessed messages, both as uncertain.
 fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
     let mut count = 0;
     let payload = serde_json::to_string(&uncertain())?;

@@ -1,6 +1,6 @@
 //! Note about a database that the supervisor refused as rolled back, and acceptance of the loss.
 //!
-//! The note is a separate file in the state directory, so that it survives an exchange of the database.
+//! The note is a separate file in the state directory, so that it survives a replacement of the database.
 
 use crate::store::backup::{Part, sync, sync_dir};
 use crate::store::error::StoreError;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// File name of the note in the state directory.
 const NOTE_FILE: &str = "gateway.rollback";
 
-/// Refusal of the supervisor because the database went back in time.
+/// Record of a refusal by the supervisor: the database is older than the supervisor's record of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
     /// Epoch of the start that was refused.
@@ -24,9 +24,9 @@ pub(crate) struct Note {
     pub(crate) known_epoch: u64,
     /// Highest event id on record at the supervisor.
     pub(crate) known_event_id: u64,
-    /// Living agents of this gateway.
+    /// Number of live agents of this gateway.
     pub(crate) agents: u64,
-    /// End of the time for which the supervisor keeps them, milliseconds since the Unix epoch.
+    /// Time until which the supervisor keeps the agents, milliseconds since the Unix epoch.
     pub(crate) kept_until_ms: u64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Note {
 pub(crate) struct Accepted {
     /// The refusal.
     pub(crate) note: Note,
-    /// Prompts and messages that waited and are ended as uncertain.
+    /// Number of pending prompts and messages ended as uncertain.
     pub(crate) uncertain: u64,
 }
 
@@ -43,12 +43,13 @@ fn path(dir: &Path) -> PathBuf {
     dir.join(NOTE_FILE)
 }
 
-/// The note in `dir`. One that cannot be read counts as none: the supervisor refuses again, and it is written anew.
+/// Reads the note in `dir`. An unreadable note counts as missing: the supervisor refuses again, and the note
+/// is rewritten.
 pub(crate) fn read(dir: &Path) -> Option<Note> {
     serde_json::from_slice(&std::fs::read(path(dir)).ok()?).ok()
 }
 
-/// Writes the note, durably.
+/// Writes the note durably.
 ///
 /// # Errors
 /// [`StoreError::File`]; [`StoreError::Full`].
@@ -72,12 +73,12 @@ pub(crate) fn forget(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Gives up what is missing: the database goes on as it is, as one that was restored from a backup. May be repeated
-/// after a crash.
+/// Accepts the loss of the missing data: the database continues as it is, treated like a restored backup. Can
+/// be repeated after a crash.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while a gateway runs; [`StoreError::Refused`] when nothing was refused; as opening a
-/// database.
+/// [`StoreError::Locked`] while a gateway runs; [`StoreError::Refused`] if nothing was refused; errors of
+/// opening the database.
 pub(crate) fn accept(dir: &Path) -> Result<Accepted, StoreError> {
     let lock = StateLock::take(dir)?;
     guard::before_open(dir, &lock)?;

@@ -1,4 +1,4 @@
-//! `acp_runs`.
+//! `acp_runs`: the turns and steers of sessions.
 
 use crate::core::rows::RunRow;
 use crate::store::Store;
@@ -42,11 +42,11 @@ fn from_row(row: &Row<'_>) -> Result<RunRow, StoreError> {
     })
 }
 
-/// Inserts a run, or updates what may change of it. Its last number counts by itself.
+/// Inserts a run, or updates its mutable columns. The number of its last event is updated separately.
 ///
 /// # Errors
-/// [`StoreError::Refused`] when the run is another session's; what SQLite says (an ended run stays ended, one
-/// prompt runs at a time).
+/// [`StoreError::Refused`] if the run belongs to another session; SQLite errors (an ended run stays ended,
+/// one prompt runs at a time).
 pub(crate) fn put(db: &Connection, row: &RunRow) -> Result<(), StoreError> {
     let changed = run(
         db,
@@ -73,10 +73,10 @@ pub(crate) fn put(db: &Connection, row: &RunRow) -> Result<(), StoreError> {
     if changed == 1 { Ok(()) } else { Err(StoreError::Refused("a run of another session")) }
 }
 
-/// A run that waits says something else from now on.
+/// Replaces the text of a queued run.
 ///
 /// # Errors
-/// [`StoreError::UsedMeanwhile`] when it does not wait; what SQLite says.
+/// [`StoreError::UsedMeanwhile`] if the run is not queued; SQLite errors.
 pub(crate) fn reword(
     db: &Connection,
     run_id: RunId,
@@ -91,10 +91,10 @@ pub(crate) fn reword(
     }
 }
 
-/// The number of a run's last event; `None` when the session has no such run.
+/// Number of a run's last event; `None` if the session has no such run.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn last_seq(db: &Connection, run: RunId, session: &SessionKey) -> Result<Option<u64>, StoreError> {
     const SQL: &str = "SELECT last_seq FROM acp_runs WHERE run_id = ?1 AND session_key = ?2";
     first(db, SQL, params![run.to_string(), session.as_str()], |row| int(row, "last_seq"))
@@ -103,16 +103,16 @@ pub(crate) fn last_seq(db: &Connection, run: RunId, session: &SessionKey) -> Res
 /// Sets the number of a run's last event.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn set_last_seq(db: &Connection, run_id: RunId, last: u64) -> Result<(), StoreError> {
     run(db, "UPDATE acp_runs SET last_seq = ?2 WHERE run_id = ?1", params![run_id.to_string(), Int(last)])?;
     Ok(())
 }
 
-/// Runs of a session that have not ended, in the order they were accepted.
+/// Unfinished runs of a session, in the order of acceptance.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn unfinished(db: &Connection, key: &SessionKey) -> Result<Vec<RunRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running') ORDER BY rowid"
@@ -121,7 +121,7 @@ pub(crate) fn unfinished(db: &Connection, key: &SessionKey) -> Result<Vec<RunRow
 }
 
 impl Store {
-    /// The last `rows_max` runs of a session, the newest first.
+    /// The last `rows_max` runs of a session, newest first.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -131,7 +131,7 @@ impl Store {
         self.read("runs", move |db| all(db, &sql, params![key.as_str(), Int(rows_max)], from_row)).await
     }
 
-    /// One run.
+    /// Returns one run.
     ///
     /// # Errors
     /// As [`Store::read`].

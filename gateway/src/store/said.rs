@@ -1,6 +1,6 @@
-//! `acp_said`: the messages that the gateway itself sent into conversations of channels that hear themselves. What is
-//! in here and comes in as a message is an echo, also after an unbind and after a restart. What is so old that no
-//! channel brings it any more is forgotten (`gateway/src/forget.rs`).
+//! `acp_said`: ids of messages that the gateway sent to channels which deliver its own messages back to it.
+//! An incoming message listed here is an echo, even after an unbind or a restart. Retention
+//! (`gateway/src/forget.rs`) deletes rows too old for any channel to deliver again.
 
 use crate::core::rows::ConversationRef;
 use crate::store::codec::{Int, first, run};
@@ -8,10 +8,10 @@ use crate::store::error::StoreError;
 use crate::store::{Store, now_ms};
 use rusqlite::{Connection, params};
 
-/// Remembers a message that was sent.
+/// Records the id of a sent message.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn remember(db: &Connection, at: &ConversationRef, message_id: &str) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_said (channel, account_id, conversation_id, message_id, said_at) \
         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
@@ -20,10 +20,10 @@ pub(crate) fn remember(db: &Connection, at: &ConversationRef, message_id: &str) 
     Ok(())
 }
 
-/// Whether the gateway itself said that.
+/// True if the gateway itself sent the message.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn is_own(db: &Connection, at: &ConversationRef, message_id: &str) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_said WHERE channel = ?1 AND account_id = ?2 AND conversation_id = ?3 \
         AND message_id = ?4";
@@ -32,8 +32,8 @@ pub(crate) fn is_own(db: &Connection, at: &ConversationRef, message_id: &str) ->
 }
 
 impl Store {
-    /// Forgets at most `rows_max` messages that were said before `before_ms`, the oldest first, and as many replies, and
-    /// says how many of that of which there were more.
+    /// Deletes at most `rows_max` message rows older than `before_ms`, oldest first, and as many replies.
+    /// Returns the larger of the two numbers of deleted rows.
     ///
     /// # Errors
     /// As [`Store::write`].

@@ -1,5 +1,5 @@
-//! What can still be read of a control plane that a gateway refuses to serve: which sessions there are and which
-//! conversations they hold. Only reads, asks no index, and goes on where a page is damaged.
+//! Reads the sessions and bindings of a damaged database that a gateway refuses to use. Read-only, uses no
+//! index, and skips damaged pages.
 
 use crate::store::error::StoreError;
 use crate::store::schema::{self, DB_FILE};
@@ -9,35 +9,35 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A session as its row says it, whether or not this program would take the row.
+/// Session as stored, even if this program would reject the row.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Saved {
-    /// Its key.
+    /// Session key.
     pub(crate) session_key: String,
-    /// Its agent.
+    /// Agent.
     pub(crate) agent: String,
-    /// Its state.
+    /// State.
     pub(crate) state: String,
-    /// What people call it.
+    /// Label.
     pub(crate) label: Option<String>,
-    /// Where it works.
+    /// Working directory.
     pub(crate) cwd: String,
-    /// Why it failed last, as JSON.
+    /// Last error, as JSON.
     pub(crate) last_error: Option<String>,
-    /// The last number of its journal.
+    /// Last number of the journal.
     pub(crate) last_session_seq: u64,
-    /// When it was last used, milliseconds since the Unix epoch.
+    /// Time of the last use, milliseconds since the Unix epoch.
     pub(crate) last_activity_at_ms: u64,
-    /// The conversations that are bound to it: channel, account and id.
+    /// Bound conversations: channel, account and id.
     pub(crate) bound: Vec<String>,
 }
 
-/// What a look at all sessions came to.
+/// Result of a salvage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Salvage {
-    /// The sessions that can be read, in the order they were made.
+    /// Readable sessions, in the order of creation.
     pub(crate) sessions: Vec<Saved>,
-    /// What could not be read, in words; empty when everything could.
+    /// Descriptions of the unreadable parts; empty if everything was read.
     pub(crate) unread: Vec<String>,
 }
 
@@ -46,11 +46,11 @@ const SESSIONS: &str = "SELECT rowid, session_key, agent, state, label, cwd, las
 const BINDINGS: &str =
     "SELECT rowid, session_key, channel, account_id, thread_id, status FROM acp_bindings NOT INDEXED";
 
-/// Looks at every row that can be reached.
+/// Reads all reachable rows.
 ///
 /// # Errors
-/// [`StoreError::File`] without a database, [`StoreError::Newer`], [`StoreError::Foreign`]. Damage is none: it is
-/// said in what is returned.
+/// [`StoreError::File`] without a database, [`StoreError::Newer`], [`StoreError::Foreign`]. Damage is not an
+/// error: see `Salvage::unread`.
 pub(crate) fn look(dir: &Path) -> Result<Salvage, StoreError> {
     let path = dir.join(DB_FILE);
     std::fs::metadata(&path).map_err(|error| StoreError::file("look at", &path, error))?;
@@ -65,7 +65,7 @@ pub(crate) fn look(dir: &Path) -> Result<Salvage, StoreError> {
 
 fn read(path: &Path, found: &mut Salvage) -> Result<(), StoreError> {
     let db = schema::open_to_read(path)?;
-    // One moment, also beside a gateway that writes.
+    // One snapshot, even while a gateway writes.
     db.execute_batch("BEGIN")?;
     schema::refuse_foreign(&db, path)?;
     schema::refuse_newer(&db)?;
@@ -80,7 +80,7 @@ fn read(path: &Path, found: &mut Salvage) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Reads a table from both ends, each up to the first damage; what lies between is said to be unread.
+/// Reads a table from both ends up to the first damage; reports the rows in between as unread.
 fn rows<T>(
     db: &Connection,
     table: &str,
@@ -137,7 +137,7 @@ fn session(row: &Row<'_>) -> rusqlite::Result<Saved> {
     })
 }
 
-/// The session, and where it is bound; none for a binding that has ended.
+/// Session key and conversation of a binding; `None` if the binding has ended.
 fn binding(row: &Row<'_>) -> rusqlite::Result<Option<(String, String)>> {
     let column = |at| text(row, at).map(Option::unwrap_or_default);
     if column(5)? == "ended" {
@@ -146,7 +146,7 @@ fn binding(row: &Row<'_>) -> rusqlite::Result<Option<(String, String)>> {
     Ok(Some((column(1)?, format!("{} {} {}", column(2)?, column(3)?, column(4)?))))
 }
 
-/// Text as it stands there; what is no text reads as none.
+/// Text as stored; `None` for other types.
 fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<String>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),

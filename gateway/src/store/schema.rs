@@ -1,4 +1,4 @@
-//! Opening the database file: pragmas, migrations, and the refusal of a newer one.
+//! Opening of database files: pragmas, migrations, and refusal of unsuitable files.
 
 #[cfg(test)]
 use crate::store::by_hand::Purpose;
@@ -11,28 +11,29 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The database's name in the state directory.
+/// Name of the database in the state directory.
 pub(crate) const DB_FILE: &str = "gateway.db";
-/// Written into the file's head, so that it is told from any other database: "acpg".
+/// Application id in the file header, "acpg": distinguishes the file from other databases.
 const APPLICATION_ID: i64 = 0x6163_7067;
-/// A file up to this size is looked at page by page before it is used; a larger one while it is used.
+/// Maximum size of a file whose pages are checked before use, in bytes; a larger file is checked while in
+/// use.
 pub(crate) const CHECKED_FIRST_BYTES: u64 = 128 * 1024 * 1024;
 const SCHEMA: &str = include_str!("schema.sql");
-/// Every migration in order; `user_version` counts them. One that was released is never edited.
+/// Migrations in order; `user_version` is the number of applied ones. A released migration is never edited.
 const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_control_plane.sql")];
 const BUSY_MS: u64 = 5_000;
 const STATEMENTS_CACHED: usize = 128;
-/// Pages of the writer that stay in memory, in KiB. What a transaction changes beyond this goes to the log before its
-/// commit, and again with it if it is changed again.
+/// Page cache of the writer, in KiB. Changes of a transaction beyond this size are written to the WAL before
+/// the commit, and again if a page changes again.
 const WRITER_CACHE_KIB: i64 = 8 * 1024;
 const WAL_FILE_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
-/// How much of a power cut a commit survives. Both survive the death of the gateway.
+/// Durability of commits after a power loss. Both levels survive a crash of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// A commit is on the disk when it is acknowledged.
+    /// An acknowledged commit is on disk.
     Full,
-    /// A power cut may take the last commits.
+    /// A power loss may lose the last commits.
     Normal,
 }
 
@@ -46,11 +47,12 @@ impl Durability {
     }
 }
 
-/// Opens the one connection that writes, and migrates. What was made by an older program is backed up first.
+/// Opens the only connection that writes, and migrates. A database of an older schema is backed up first.
 ///
 /// # Errors
 /// [`StoreError::Newer`], [`StoreError::Foreign`], [`StoreError::Damaged`], [`StoreError::ReadOnly`],
-/// [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`]. Nothing was changed then.
+/// [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`]. After an error nothing was
+/// changed.
 pub(crate) fn open_writer(dir: &Path, durability: Durability) -> Result<Connection, StoreError> {
     open_with(dir, durability, MIGRATIONS)
 }
@@ -58,7 +60,7 @@ pub(crate) fn open_writer(dir: &Path, durability: Durability) -> Result<Connecti
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
 fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<Connection, StoreError> {
     let path = dir.join(DB_FILE);
-    // SQLite gives the log and the shared memory the mode of the database.
+    // SQLite creates the WAL and shared-memory files with the mode of the database.
     let bytes = private_file(&path)?.metadata().map_or(0, |meta| meta.len());
     let mut db = Connection::open_with_flags(
         &path,
@@ -70,9 +72,9 @@ fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<
     settle(&db)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     db.pragma_update(None, "synchronous", durability.pragma())?;
-    // Checkpoints are the writer thread's, off the path of commits.
+    // The writer thread makes checkpoints, outside of commits.
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
-    // What a transaction needs to undo a part of itself, a few pages: SQLite would make a file for it each time.
+    // Savepoint journals are a few pages; SQLite would create a file for each.
     db.pragma_update(None, "temp_store", "MEMORY")?;
     db.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     db.pragma_update(None, "journal_size_limit", WAL_FILE_BYTES_KEPT)?;
@@ -91,7 +93,7 @@ fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<
     Ok(db)
 }
 
-/// Opens an empty file that a copy is written to, and that becomes durable as a whole.
+/// Opens an empty file as the target of a copy; the file is synced as a whole later.
 ///
 /// # Errors
 /// [`StoreError::Sqlite`].
@@ -106,7 +108,7 @@ pub(crate) fn open_empty(path: &Path) -> Result<Connection, StoreError> {
     Ok(db)
 }
 
-/// Opens the copy that a restore makes, and brings it to this program's schema.
+/// Opens the copy made by a restore, and migrates it to this program's schema.
 ///
 /// # Errors
 /// As [`open_writer`].
@@ -117,14 +119,14 @@ pub(crate) fn open_copy(path: &Path) -> Result<Connection, StoreError> {
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
     settle(&db)?;
-    // It is one file, and becomes durable as a whole.
+    // A single file, synced as a whole later.
     db.pragma_update(None, "journal_mode", "DELETE")?;
     db.pragma_update(None, "synchronous", "OFF")?;
     migrate_with(&mut db, MIGRATIONS)?;
     Ok(db)
 }
 
-/// Opens a connection that can only read.
+/// Opens a read-only connection.
 ///
 /// # Errors
 /// [`StoreError::Sqlite`].
@@ -132,10 +134,10 @@ pub(crate) fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
     open_to_read(&dir.join(DB_FILE))
 }
 
-/// Opens any database for reading.
+/// Opens any database file read-only.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] when it is none; [`StoreError::Sqlite`].
+/// [`StoreError::Damaged`] if the file is not a database; [`StoreError::Sqlite`].
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
 pub(crate) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     let db = Connection::open_with_flags(
@@ -147,7 +149,7 @@ pub(crate) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     Ok(db)
 }
 
-/// Opens a database in memory that other connections of this process find by its name.
+/// Opens an in-memory database that other connections of this process can open by name.
 ///
 /// # Errors
 /// [`StoreError::Migration`], [`StoreError::Sqlite`].
@@ -172,26 +174,26 @@ fn settle(db: &Connection) -> Result<(), StoreError> {
     db.busy_timeout(Duration::from_millis(BUSY_MS))?;
     db.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
     db.pragma_update(None, "foreign_keys", true)?;
-    // Without it, REPLACE would delete rows past the triggers.
+    // REPLACE fires delete triggers only with this pragma.
     db.pragma_update(None, "recursive_triggers", true)?;
     db.pragma_update(None, "trusted_schema", false)?;
     Ok(())
 }
 
-/// The schema version of a file; 0 for a fresh one.
+/// Schema version of a file; 0 for a new one.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn version(db: &Connection) -> Result<i64, StoreError> {
     Ok(db.pragma_query_value(None, "user_version", |row| row.get(0))?)
 }
 
-/// Whether a file of that version has this program's schema.
+/// True if a file of this version has this program's schema.
 pub(crate) fn is_current(version: i64) -> bool {
     usize::try_from(version).is_ok_and(|version| version == MIGRATIONS.len())
 }
 
-/// Refuses what a later version of this program wrote.
+/// Refuses a database of a later version of this program.
 ///
 /// # Errors
 /// [`StoreError::Newer`].
@@ -205,7 +207,8 @@ fn refuse_newer_than(db: &Connection, known: usize) -> Result<(), StoreError> {
     if found > known { Err(StoreError::Newer { found, known }) } else { Ok(()) }
 }
 
-/// Refuses a database of another program. One without a mark is ours if it is empty, or has our tables.
+/// Refuses a database of another program. A database without an application id is accepted if it is empty or
+/// has this program's tables.
 ///
 /// # Errors
 /// [`StoreError::Foreign`].
@@ -223,7 +226,7 @@ pub(crate) fn refuse_foreign(db: &Connection, path: &Path) -> Result<(), StoreEr
     if db.query_row(ours, [], |row| row.get(0))? { Ok(()) } else { foreign("it has other tables".to_owned()) }
 }
 
-/// Refuses a file whose pages do not hang together.
+/// Refuses a file with damaged pages.
 fn refuse_damaged(db: &Connection) -> Result<(), StoreError> {
     let found = crate::store::check::pages(db, true)?;
     match found.first() {
@@ -232,10 +235,10 @@ fn refuse_damaged(db: &Connection) -> Result<(), StoreError> {
     }
 }
 
-/// In what the tables, indexes and triggers differ from this program's: missing ones, and ones that were changed.
+/// Differences of tables, indexes and triggers from this program's schema: missing, changed and unknown ones.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn differences(db: &Connection) -> Result<Vec<String>, StoreError> {
     let fresh = Connection::open_in_memory()?;
     fresh.execute_batch(SCHEMA)?;
@@ -254,7 +257,7 @@ pub(crate) fn differences(db: &Connection) -> Result<Vec<String>, StoreError> {
     Ok(list)
 }
 
-/// Everything of a schema by kind and name, with its text squeezed.
+/// Objects of a schema by type and name, with their SQL in normalized white space.
 fn objects(db: &Connection) -> Result<BTreeMap<String, String>, StoreError> {
     let sql =
         "SELECT type || ' ' || name, coalesce(sql, '') FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'";

@@ -1,4 +1,4 @@
-//! `acp_sessions`.
+//! `acp_sessions`: sessions, with the queries behind caps, timeouts and recovery.
 
 use crate::core::effect::{AccountCap, Caps};
 use crate::core::recovery::{Found, Rows};
@@ -30,16 +30,16 @@ const UPDATE: &str = "UPDATE acp_sessions SET backend = :backend, agent = :agent
     options_json = :options_json, updated_at = :updated_at, last_activity_at = :last_activity_at \
     WHERE session_key = :session_key";
 
-/// Which sessions a list holds.
+/// Filter of a session list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SessionFilter {
-    /// Only of this agent.
+    /// Only sessions of this agent.
     pub(crate) agent: Option<AgentName>,
-    /// Closed ones too, but none that were deleted.
+    /// Includes closed sessions, except deleted ones.
     pub(crate) closed_too: bool,
-    /// Only those that this one spawned.
+    /// Only sessions spawned by this one.
     pub(crate) spawned_by: Option<SessionKey>,
-    /// The most rows.
+    /// Maximum number of rows.
     pub(crate) rows_max: u64,
 }
 
@@ -71,10 +71,10 @@ fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
     })
 }
 
-/// Inserts a session; its journal is empty.
+/// Inserts a session with an empty journal.
 ///
 /// # Errors
-/// [`StoreError::LabelTaken`] when an open session is called so; what SQLite says.
+/// [`StoreError::LabelTaken`] if an open session has the label; SQLite errors.
 pub(crate) fn insert(db: &Connection, row: &SessionRow) -> Result<(), StoreError> {
     let lease_id = row.lease_id.map(|id| id.to_string());
     let inserted = run(
@@ -112,10 +112,10 @@ pub(crate) fn insert(db: &Connection, row: &SessionRow) -> Result<(), StoreError
     }
 }
 
-/// Updates a session, except for who owns it and for the number of its last event, which counts by itself.
+/// Updates a session except for its owner and the number of its last event, which is updated separately.
 ///
 /// # Errors
-/// [`StoreError::NoSession`]; what SQLite says.
+/// [`StoreError::NoSession`]; SQLite errors.
 pub(crate) fn update(db: &Connection, row: &SessionRow) -> Result<(), StoreError> {
     let changed = run(
         db,
@@ -142,7 +142,7 @@ pub(crate) fn update(db: &Connection, row: &SessionRow) -> Result<(), StoreError
     if changed == 1 { Ok(()) } else { Err(StoreError::NoSession { session_key: row.session_key.clone() }) }
 }
 
-/// What a transaction of an actor starts from: the newest epoch and the number of the last event.
+/// Newest epoch of a session and number of its last event, which an actor's transaction starts from.
 ///
 /// # Errors
 /// [`StoreError::NoSession`].
@@ -155,14 +155,14 @@ pub(crate) fn marks(db: &Connection, key: &SessionKey) -> Result<(u64, u64), Sto
 /// Sets the number of the last event.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn set_last_seq(db: &Connection, key: &SessionKey, last: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_sessions SET last_session_seq = ?2 WHERE session_key = ?1";
     run(db, SQL, params![key.as_str(), Int(last)])?;
     Ok(())
 }
 
-/// Begins a new epoch, in which no earlier actor can write, and returns it.
+/// Starts and returns a new epoch, in which no earlier actor can write.
 ///
 /// # Errors
 /// [`StoreError::NoSession`].
@@ -172,16 +172,16 @@ pub(crate) fn next_epoch(db: &Connection, key: &SessionKey) -> Result<u64, Store
         .ok_or_else(|| StoreError::NoSession { session_key: key.clone() })
 }
 
-/// What counts as a session `s` in use: one that starts, works, has a process or prompts that wait. None that is
-/// closed, and none that rests or is in error with its processes gone.
+/// Condition for a session `s` in use: it starts, works, has a process or queued prompts. Closed sessions are
+/// not in use, nor are idle or failed ones without a process.
 const IN_USE: &str = "s.state <> 'closed' AND (s.state NOT IN ('idle', 'error') \
     OR EXISTS (SELECT 1 FROM acp_leases AS l WHERE l.session_key = s.session_key AND l.usage <> 'ended') \
     OR EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key AND r.state IN ('queued', 'running')))";
 
-/// Whether one more session may be in use, in all and in an account.
+/// Checks that one more session may be in use, in total and in the account.
 ///
 /// # Errors
-/// [`StoreError::LimitReached`]; what SQLite says.
+/// [`StoreError::LimitReached`]; SQLite errors.
 pub(crate) fn check_caps(db: &Connection, Caps { sessions_max, account }: &Caps) -> Result<(), StoreError> {
     let sessions_max = *sessions_max;
     if count_in_use(db)? >= sessions_max {
@@ -194,19 +194,19 @@ pub(crate) fn check_caps(db: &Connection, Caps { sessions_max, account }: &Caps)
     Ok(())
 }
 
-/// An open session, as the caps see it.
+/// Open session with the data for the caps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rest {
-    /// Whether it is not in use.
+    /// True if the session is not in use.
     pub(crate) asleep: bool,
-    /// The channel and account that it was first bound in.
+    /// Channel and account of the session's first binding.
     pub(crate) account: Option<(String, String)>,
 }
 
-/// What the caps ask of a session; `None` when it is closed, or there is none.
+/// Reads the data for the caps; `None` if the session is closed or missing.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite errors.
 pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<Rest>, StoreError> {
     let sql = format!(
         "SELECT b.channel, b.account_id, NOT ({IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
@@ -225,9 +225,9 @@ fn count_in_use(db: &Connection) -> Result<u64, StoreError> {
     Ok(first(db, &sql, [], |row| int(row, "used"))?.unwrap_or(0))
 }
 
-/// How many sessions are in use that were first bound in an account.
+/// Number of sessions in use whose first binding is in an account.
 fn count_in_use_of_account(db: &Connection, channel: &str, account_id: &str) -> Result<u64, StoreError> {
-    // Beside min() the other columns are those of the row that has it.
+    // In a query with min(), SQLite takes the other columns from the row with the minimum.
     let sql = format!(
         "SELECT count(*) AS used FROM acp_sessions AS s JOIN (SELECT session_key, channel, account_id, min(rowid) \
          FROM acp_bindings GROUP BY session_key) AS b ON b.session_key = s.session_key \
@@ -236,10 +236,10 @@ fn count_in_use_of_account(db: &Connection, channel: &str, account_id: &str) -> 
     Ok(first(db, &sql, [channel, account_id], |row| int(row, "used"))?.unwrap_or(0))
 }
 
-/// One session.
+/// Returns one session.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn get(db: &Connection, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM acp_sessions WHERE session_key = ?1");
     first(db, &sql, [key.as_str()], from_row)
@@ -255,8 +255,8 @@ fn list(db: &Connection, filter: &SessionFilter) -> Result<Vec<SessionRow>, Stor
     all(db, &sql, params![agent, filter.closed_too, spawned_by, Int(filter.rows_max)], from_row)
 }
 
-/// Whether the outer session has runs that have not ended and are this. That they have not ended is said in the words of
-/// an index: without them SQLite reads every run that there ever was.
+/// Condition for the outer session to have unfinished runs that satisfy `$what`. The `state IN` term matches
+/// the partial index of unfinished runs; without it SQLite reads all runs.
 macro_rules! has_runs {
     ($what:literal) => {
         concat!(
@@ -268,7 +268,7 @@ macro_rules! has_runs {
     };
 }
 
-/// What a start finds.
+/// Query for the sessions to recover at start.
 const FOUND: &str = concat!(
     "SELECT s.session_key, s.state, s.last_activity_at, l.usage, ",
     has_runs!("r.state = 'running'"),
@@ -297,19 +297,19 @@ fn found(db: &Connection) -> Result<Vec<Found>, StoreError> {
     })
 }
 
-/// A session whose windows may run out, with the bindings that are active.
+/// Session with a timeout, and the input for its deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mortal {
-    /// Which session.
+    /// Session key.
     pub(crate) session_key: SessionKey,
-    /// What its windows depend on.
+    /// Data that the deadline depends on.
     pub(crate) subject: Subject,
 }
 
-/// What the windows of a session depend on; `None` when it is closed.
+/// Data that the timeouts of a session depend on; `None` if the session is closed.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subject>, StoreError> {
     const SQL: &str = concat!(
         "SELECT ",
@@ -331,7 +331,7 @@ pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subjec
     }))
 }
 
-/// Only sessions that some window concerns: with nothing configured, those whose bindings have windows of their own.
+/// Resting sessions with a timeout. Without configured timeouts, only those whose bindings have their own.
 fn mortals(db: &Connection, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
@@ -350,7 +350,7 @@ fn mortals(db: &Connection, windows: Windows) -> Result<Vec<Mortal>, StoreError>
 }
 
 impl Store {
-    /// One session.
+    /// Returns one session.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -366,8 +366,8 @@ impl Store {
         self.read("sessions", move |db| list(db, &filter)).await
     }
 
-    /// Sessions as a start finds them: all that are not closed, and closed ones with something that has not ended
-    /// (a process that is not known to be gone).
+    /// Sessions to recover at start: all that are not closed, and closed ones with a lease or run that has
+    /// not ended (e.g. a process that may still be alive).
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -375,7 +375,7 @@ impl Store {
         self.read("found_sessions", found).await
     }
 
-    /// Sessions that rest and that one of these windows, or one of a binding's own, concerns.
+    /// Resting sessions with one of these timeouts, or with a binding that has its own.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -383,7 +383,7 @@ impl Store {
         self.read("mortals", move |db| mortals(db, windows)).await
     }
 
-    /// What the windows of one session depend on; `None` when it is closed or not there.
+    /// Data that the timeouts of one session depend on; `None` if the session is closed or missing.
     ///
     /// # Errors
     /// As [`Store::read`].

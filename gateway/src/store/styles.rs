@@ -1,4 +1,4 @@
-//! `acp_binding_style`: how a conversation is told, each from a journal row on.
+//! `acp_binding_style`: display styles of a conversation, each valid from a journal row on.
 
 use crate::core::project::{Style, Styles};
 use crate::core::rows::Verbosity;
@@ -12,10 +12,10 @@ const RECORD: &str = "INSERT INTO acp_binding_style (binding_key, from_session_s
     VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key, from_session_seq) DO UPDATE SET \
     style_json = excluded.style_json, created_at = excluded.created_at";
 
-/// Everything that was recorded for a conversation.
+/// Recorded styles of a conversation.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn of(db: &Connection, binding_id: BindingId) -> Result<Styles, StoreError> {
     const SQL: &str = "SELECT from_session_seq, style_json FROM acp_binding_style WHERE binding_key = ?1 \
         ORDER BY from_session_seq";
@@ -25,10 +25,10 @@ pub(crate) fn of(db: &Connection, binding_id: BindingId) -> Result<Styles, Store
     Ok(Styles::new(rows))
 }
 
-/// One row is told in another way than what is around it, whatever the configuration says.
+/// Records a style for a single row; later rows keep the previous style. Overrides the configuration.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn record_row(
     db: &Connection,
     binding_id: BindingId,
@@ -38,18 +38,18 @@ pub(crate) fn record_row(
     const AFTER: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
         VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
     let Some(before) = of(db, binding_id)?.at(session_seq).cloned() else { return of(db, binding_id) };
-    // What is recorded for the next row holds from there on; where nothing is, what held until now does.
+    // A style recorded for the next row stays in force; otherwise restore the previous style there.
     let id = binding_id.to_string();
     run(db, AFTER, params![id, Int(session_seq + 1), to_json(&before)?, Int(now_ms())])?;
     run(db, RECORD, params![id, Int(session_seq), to_json(&how(before))?, Int(now_ms())])?;
     of(db, binding_id)
 }
 
-/// Somebody wants a conversation to be told so much from now on: from the first row that its session's journal does not
-/// hold yet. Where nothing was recorded nothing was told, and whoever delivers begins with what is chosen then.
+/// Records a person's choice of verbosity, from the next journal row on. Without a recorded style nothing was
+/// delivered yet: delivery then starts with the chosen verbosity.
 ///
 /// # Errors
-/// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn choose(
     db: &Connection,
     binding_id: BindingId,
@@ -62,11 +62,11 @@ pub(crate) fn choose(
     Ok(())
 }
 
-/// From now on a conversation is told in this way: from the first row that its session's journal does not hold yet,
-/// or from the start if nothing was recorded before. What is recorded now.
+/// Records a style for a conversation, from the next journal row on, or from the start if none was recorded
+/// before. Returns all recorded styles.
 ///
 /// # Errors
-/// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; what SQLite says.
+/// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn record(
     db: &Connection,
     binding_id: BindingId,
@@ -77,7 +77,7 @@ pub(crate) fn record(
     let from = match known.last() {
         None => 0,
         Some(last) if last == style => return Ok(known),
-        // Two changes without a row between them: nothing was told in the first one.
+        // A second change without a row in between replaces the first, which was never displayed.
         Some(_) => sessions::marks(db, key)?.1 + 1,
     };
     run(db, RECORD, params![binding_id.to_string(), Int(from), to_json(style)?, Int(now_ms())])?;

@@ -1,14 +1,15 @@
-//! Wake-ups after a commit. They are hints: who wakes up reads the journal, so a lost one costs time, not data.
+//! Notifications about commits. They are hints: a receiver reads the journal afterwards, so a lost
+//! notification delays work but loses no data.
 
 use acp_shared::ids::SessionKey;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// How many sessions may be watched before entries without a watcher are looked for.
+/// Number of watched sessions above which entries without receivers are removed.
 const SWEEP_FROM: usize = 64;
 
-/// Who waits for what.
+/// Senders of commit notifications.
 #[derive(Debug)]
 pub(crate) struct Watches {
     sessions: Mutex<Sessions>,
@@ -37,7 +38,7 @@ impl Watches {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last committed number of a session that anybody watched while it was committed; 0 before that.
+    /// Receiver of a session's last committed journal number; 0 until a commit while the session is watched.
     pub(crate) fn session(&self, key: &SessionKey) -> watch::Receiver<u64> {
         let mut sessions = self.lock();
         if let Some(sender) = sessions.by_key.get(key) {
@@ -53,17 +54,18 @@ impl Watches {
         receiver
     }
 
-    /// Counts groups of transactions that were committed.
+    /// Receiver of the number of committed groups.
     pub(crate) fn commits(&self) -> watch::Receiver<u64> {
         self.commits.subscribe()
     }
 
-    /// Counts groups of transactions after which other conversations may be bound than before.
+    /// Receiver of the number of committed groups that may have changed the set of bound conversations.
     pub(crate) fn bindings(&self) -> watch::Receiver<u64> {
         self.bindings.subscribe()
     }
 
-    /// Tells everybody what was committed: how journals end, and whether bindings are others.
+    /// Notifies receivers of a commit: the new last journal numbers, and `rebinds` if bindings may have
+    /// changed.
     pub(crate) fn publish(&self, numbers: &[(SessionKey, u64)], rebinds: bool) {
         let mut sessions = self.lock();
         for (key, number) in numbers {

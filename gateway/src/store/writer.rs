@@ -1,5 +1,6 @@
-//! The one thread that writes. Whatever is ready goes into one transaction (group commit): each piece after the first
-//! in a savepoint of its own, so that it alone is rolled back when it fails (H19); then COMMIT; only then answers.
+//! The only thread that writes. It commits all ready transactions as one (group commit): each after the first
+//! runs in a savepoint, so that a failure rolls back that one only (H19). Callers get their results after the
+//! COMMIT.
 
 use crate::metrics;
 use crate::store::error::StoreError;
@@ -20,26 +21,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// The most transactions in one group.
+/// Maximum number of transactions in one group.
 const GROUP_JOBS_MAX: usize = 256;
-/// A group takes no more once it holds this many bytes of content.
+/// Bytes of content at which a group is closed.
 const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// A checkpoint is made once the thread had nothing to do for this long …
+/// Idle time of the writer after which it makes a checkpoint, in milliseconds.
 const IDLE_MS: u64 = 250;
-/// … or, without a pause, once the log has grown by this many bytes.
+/// Growth of the WAL at which a checkpoint is made without an idle phase, in bytes.
 const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Needs room for as much as many a transaction does.
+/// Test write. It needs about as much space as a typical transaction.
 const PROBE: &str = "INSERT INTO acp_meta (key, value) VALUES ('probe', hex(zeroblob(32768))) \
                      ON CONFLICT (key) DO UPDATE SET value = excluded.value";
 const PROBE_END: &str = "DELETE FROM acp_meta WHERE key = 'probe'";
 
-/// How much one group may hold beside that. A group takes what is ready and never waits for more: neither of these
-/// holds an answer up.
+/// Configurable bounds of one group. A group takes the transactions that are ready and never waits for more,
+/// so these bounds do not delay results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GroupBounds {
-    /// It takes no more once it holds this many events of journals.
+    /// Number of journal events at which a group is closed.
     pub(crate) events_max: u64,
-    /// It takes no more once it has been open this long, in milliseconds.
+    /// Time since its start at which a group is closed, in milliseconds.
     pub(crate) open_ms: u64,
 }
 
@@ -49,13 +50,13 @@ impl Default for GroupBounds {
     }
 }
 
-/// A write transaction: a connection, and what to announce once it is committed.
+/// Write transaction: a connection, and the notifications to publish after the commit.
 #[derive(Debug)]
 pub(crate) struct Tx<'a> {
     db: &'a Connection,
     events: Cell<u64>,
     numbers: RefCell<Vec<(SessionKey, u64)>>,
-    /// Whether another conversation may be bound, or one not any more.
+    /// True if the set of bound conversations may have changed.
     rebinds: Cell<bool>,
 }
 
@@ -67,30 +68,30 @@ impl Deref for Tx<'_> {
 }
 
 impl<'a> Tx<'a> {
-    /// A transaction. Outside of the writer, of a database that nobody else has, nobody hears its announcements.
+    /// Transaction on a connection outside of the writer. Its notifications are not published.
     pub(crate) const fn alone(db: &'a Connection) -> Self {
         Self { db, events: Cell::new(0), numbers: RefCell::new(Vec::new()), rebinds: Cell::new(false) }
     }
 }
 
 impl Tx<'_> {
-    /// Counts events that were appended to a journal.
+    /// Counts events appended to a journal.
     pub(crate) fn appended(&self, events: u64) {
         self.events.set(self.events.get().saturating_add(events));
     }
 
-    /// After the commit, tells who watches the session that its journal now ends with `session_seq`.
+    /// Notifies watchers of the session after the commit: its journal ends with `session_seq`.
     pub(crate) fn announce(&self, session_key: &SessionKey, session_seq: u64) {
         self.numbers.borrow_mut().push((session_key.clone(), session_seq));
     }
 
-    /// After the commit, tells who remembers which conversations are bound that this may have changed.
+    /// Notifies caches of bindings after the commit: the set of bound conversations may have changed.
     pub(crate) fn rebinds(&self) {
         self.rebinds.set(true);
     }
 }
 
-/// What the writer has done since it was started.
+/// Counters since the start of the writer.
 #[derive(Debug)]
 pub(crate) struct Counters {
     groups: AtomicU64,
@@ -102,7 +103,7 @@ pub(crate) struct Counters {
     last_event_id: AtomicU64,
     /// Transactions in each commit.
     pub(crate) sizes: Histogram,
-    /// How long each commit took, from its first transaction on, in seconds.
+    /// Duration of each commit from the start of its first transaction, in seconds.
     pub(crate) seconds: Histogram,
 }
 
@@ -121,18 +122,18 @@ impl Default for Counters {
     }
 }
 
-/// A look at [`Counters`].
+/// Snapshot of [`Counters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Commits.
+    /// Number of commits.
     pub(crate) groups: u64,
-    /// Transactions in them, those that were rolled back alone included.
+    /// Number of transactions in them, including those rolled back individually.
     pub(crate) transactions: u64,
-    /// Transactions that failed and were rolled back alone.
+    /// Number of transactions that failed and were rolled back individually.
     pub(crate) rolled_back: u64,
-    /// Groups that could not be committed.
+    /// Number of groups that were not committed.
     pub(crate) groups_lost: u64,
-    /// Checkpoints of the log.
+    /// Number of WAL checkpoints.
     pub(crate) checkpoints: u64,
 }
 
@@ -142,7 +143,7 @@ impl Counters {
         self.last_event_id.load(Ordering::Acquire)
     }
 
-    /// The numbers now.
+    /// Snapshot of the counters.
     pub(crate) fn look(&self) -> Counts {
         Counts {
             groups: self.groups.load(Ordering::Relaxed),
@@ -154,27 +155,27 @@ impl Counters {
     }
 }
 
-/// Gives a job's result to whoever waits for it: its own, or the group's error.
+/// Sends a job's result to its caller: its own result, or the error of the group.
 type Answer = Box<dyn FnOnce(Option<StoreError>)>;
-/// A job's own part.
+/// Closure of a job, run within the group.
 type Work = Box<dyn FnOnce(Option<&Tx<'_>>) -> Done + Send>;
-/// What a job came to: its error if it failed, and its answer.
+/// Result of a job: its error if it failed, and the function that sends the answer.
 type Done = (Option<StoreError>, Answer);
 
-/// One named transaction on its way to the writer.
+/// A named transaction queued for the writer.
 pub(crate) struct Job {
     pub(super) name: &'static str,
-    /// About how many bytes of content it writes.
+    /// Approximate number of content bytes written.
     bytes: usize,
     queued: Instant,
-    /// Called without a transaction when the group is lost already.
+    /// Called with `None` if the group is lost already.
     work: Work,
-    /// Its place in the bounded queue, kept until it is answered.
+    /// Permit of the bounded queue, held until the caller has its result.
     place: OwnedSemaphorePermit,
 }
 
 impl Job {
-    /// A job that runs `work` and sends what it returns through `reply`, once that is durable.
+    /// Job that runs `work` and sends its result through `reply` once it is durable.
     pub(crate) fn new<T: Send + 'static>(
         name: &'static str,
         bytes: usize,
@@ -188,7 +189,7 @@ impl Job {
             });
             let failed = result.as_ref().err().cloned();
             let answer: Answer = Box::new(move |group: Option<StoreError>| {
-                // Whoever waited may be gone.
+                // Fails if the caller is gone.
                 drop(reply.send(group.map_or(result, Err)));
             });
             (failed, answer)
@@ -197,15 +198,15 @@ impl Job {
     }
 }
 
-/// What goes through the queue.
+/// Message to the writer thread.
 pub(crate) enum Message {
-    /// A transaction.
+    /// Transaction to run.
     Job(Job),
-    /// Stop after what is queued before this.
+    /// Stop after the messages queued before this one.
     Stop,
 }
 
-/// The writer thread's own things.
+/// State of the writer thread.
 pub(crate) struct Writer {
     pub(crate) db: Connection,
     pub(crate) queue: Receiver<Message>,
@@ -213,22 +214,23 @@ pub(crate) struct Writer {
     pub(crate) counters: Arc<Counters>,
     pub(crate) bounds: GroupBounds,
     pub(crate) health: HealthSender,
-    /// Where its files are: as long as they are there, a commit is one.
+    /// Identity of the database files. A commit counts only while they are in place.
     pub(crate) place: Place,
-    /// Dropped last: the directory is free only when the database is closed.
+    /// Dropped last: the directory is unlocked only after the database is closed.
     pub(crate) lock: StateLock,
 }
 
-/// When a log that is written to without a pause is due for a checkpoint, by the length of its file. SQLite begins the
-/// file anew after a checkpoint that moved everything, and cuts it then; while somebody reads, it goes on at its end.
+/// Decides when a WAL that is written without idle phases is due for a checkpoint, by the length of its file.
+/// After a complete checkpoint SQLite restarts the file from its beginning and truncates it. While a reader
+/// holds an older snapshot, SQLite appends instead.
 #[derive(Debug, Default)]
 struct Log {
-    /// Its length at the last checkpoint.
+    /// Length at the last checkpoint, in bytes.
     moved_bytes: u64,
 }
 
 impl Log {
-    /// Whether it is due, now that its file is so long.
+    /// True if a checkpoint is due at this length of the file.
     fn is_due(&mut self, bytes: u64) -> bool {
         self.moved_bytes = self.moved_bytes.min(bytes);
         bytes - self.moved_bytes >= LOG_BYTES_MAX
@@ -247,8 +249,8 @@ struct Group {
 }
 
 impl Writer {
-    /// Serves the queue until it is stopped or nobody can fill it any more; then empties the log and closes the
-    /// database.
+    /// Processes the queue until a stop message or until all senders are gone. Then empties the WAL and
+    /// closes the database.
     pub(crate) fn run(self) {
         let mut log = Log::default();
         let mut has_news = false;
@@ -293,7 +295,7 @@ impl Writer {
         drop(lock);
     }
 
-    /// Runs a job and every other that is ready, as one transaction. Whether a stop was met.
+    /// Runs `first` and all other ready jobs as one transaction. Returns true if a stop message was received.
     pub(super) fn group(&self, first: Job) -> bool {
         let started = Instant::now();
         let mut stop = false;
@@ -320,7 +322,7 @@ impl Writer {
             }
         }
         if group.lost.is_none() {
-            // What would be committed to a file that is not there any more is not kept.
+            // Not committed if the database file was removed or replaced: the data would be lost.
             group.lost = self.place.left().or_else(|| self.step("COMMIT"));
         }
         self.settle(group, started);
@@ -334,9 +336,9 @@ impl Writer {
             || started.elapsed() >= Duration::from_millis(self.bounds.open_ms)
     }
 
-    /// One job, in a savepoint unless it is the first: before that one there is nothing to keep, and a savepoint has
-    /// SQLite copy each page that it changes. When SQLite rolled everything back (disk full, I/O error), the group is
-    /// lost.
+    /// Runs one job, in a savepoint unless it is the first: the first has no earlier writes to protect, and a
+    /// savepoint makes SQLite copy each changed page. If SQLite rolled back everything (disk full, I/O
+    /// error), the group is lost.
     fn one(&self, group: &mut Group, job: Job) {
         let Job { name, bytes, queued, work, place } = job;
         let waited = queued.elapsed();
@@ -370,7 +372,7 @@ impl Writer {
         self.counters.rolled_back.fetch_add(1, Ordering::Relaxed);
         group.failed.push((answer, place));
         if matches!(error, StoreError::Damaged { .. }) {
-            // A tree that does not hang together is not written to: that spreads it.
+            // Stops writing to a corrupt b-tree: further writes spread the damage.
             group.lost = Some(error);
         } else if self.db.is_autocommit() {
             group.lost = Some(if matches!(error, StoreError::Full) { error } else { StoreError::GroupLost });
@@ -381,7 +383,7 @@ impl Writer {
         }
     }
 
-    /// After COMMIT, or after it failed: announces, answers, counts.
+    /// Finishes a group after COMMIT or its failure: publishes notifications, sends results, counts.
     fn settle(&self, group: Group, started: Instant) {
         let count = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Relaxed);
         count(&self.counters.transactions, group.jobs);
@@ -418,7 +420,7 @@ impl Writer {
         }
     }
 
-    /// Why nothing is written any more: an earlier write met damage.
+    /// Returns the error for all writes after one that found damage.
     fn refused(&self) -> Option<StoreError> {
         let why = "a write met it while the gateway served, and nothing is written since";
         self.health.is_damaged().then(|| StoreError::Damaged { why: why.to_owned() })
@@ -432,12 +434,12 @@ impl Writer {
         statement.execute([]).err().map(StoreError::from)
     }
 
-    /// Finds out whether it can be written again: with a row that takes room, and goes again.
+    /// Tests if writes work again by inserting a large row and deleting it.
     pub(super) fn probe(&self) {
         let failed = self.place.left().or_else(|| self.step("BEGIN IMMEDIATE")).or_else(|| self.step(PROBE));
         let failed = failed.or_else(|| self.step("COMMIT"));
         if failed.is_some() && !self.db.is_autocommit() {
-            // Nothing of it is wanted.
+            // Discards the test row.
             let _ = self.step("ROLLBACK");
         }
         let health = match &failed {

@@ -1,4 +1,4 @@
-//! An actor takes a session over.
+//! Claim of a session by an actor.
 
 use crate::core::effect::{Fence, Snapshot};
 use crate::store::error::StoreError;
@@ -6,8 +6,8 @@ use crate::store::{Store, leases, outbox, permissions, requests, runs, sessions}
 use acp_shared::ids::SessionKey;
 
 impl Store {
-    /// Begins a new epoch of the session, so that no earlier actor can commit any more, and loads everything
-    /// that was under way, as of the same moment.
+    /// Starts a new epoch of the session, so that earlier actors cannot commit, and loads all unfinished work
+    /// in the same transaction.
     ///
     /// # Errors
     /// [`StoreError::NoSession`]; as [`Store::write`].
@@ -15,7 +15,7 @@ impl Store {
         self.claim_after(key, None).await
     }
 
-    /// The same for an actor that is made again: it goes on only if nobody took its session over since.
+    /// Claims a session for a recreated actor, only if no other actor has claimed it since.
     ///
     /// # Errors
     /// [`StoreError::Superseded`]; as [`Store::claim`].

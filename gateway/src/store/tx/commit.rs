@@ -1,4 +1,4 @@
-//! What an actor decided becomes durable.
+//! Commits the decisions of an actor.
 
 use crate::core::effect::{Fence, Write};
 use crate::core::event::EventKind;
@@ -12,12 +12,13 @@ use acp_shared::ids::{LeaseId, RunId, SessionKey};
 use std::collections::HashMap;
 
 impl Store {
-    /// Commits what an actor decided, all or nothing. Events are appended after the rows of the same
-    /// transaction are written, so their order among each other matters and their place among the rows does not.
+    /// Commits an actor's decisions, all or nothing. Events are appended after the other rows of the
+    /// transaction are written: the order among events matters, their order relative to other rows does not.
     ///
     /// # Errors
-    /// [`StoreError::Superseded`] when the fence is not the newest; [`StoreError::Numbering`] when a number does
-    /// not follow the last one; [`StoreError::LimitReached`]; [`StoreError::KeyTaken`]; [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
+    /// [`StoreError::Superseded`] if the fence is not the newest; [`StoreError::Numbering`] if a number does
+    /// not follow the last one; [`StoreError::LimitReached`]; [`StoreError::KeyTaken`];
+    /// [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
     pub(crate) async fn commit(&self, fence: Fence, writes: Vec<Write>) -> Result<(), StoreError> {
         let bytes = writes.iter().map(weight).sum();
         self.write_sized("commit", bytes, move |tx| {
@@ -25,7 +26,7 @@ impl Store {
             if epoch != fence.epoch {
                 return Err(StoreError::Superseded { session_key: fence.session_key });
             }
-            // What rests does not count until this very transaction.
+            // A session at rest counts for the caps only from this transaction on.
             if let Some(caps) =
                 writes.iter().find_map(|write| if let Write::Wake(caps) = write { Some(caps) } else { None })
                 && sessions::rest(tx, &fence.session_key)?.is_some_and(|rest| rest.asleep)
@@ -38,7 +39,7 @@ impl Store {
     }
 }
 
-/// About how many bytes of content a row has.
+/// Approximate number of content bytes of a row.
 fn weight(write: &Write) -> usize {
     match write {
         Write::Event { payload, .. } => payload.len(),
@@ -102,7 +103,7 @@ pub(crate) fn apply(
     row.map_or(Ok(()), |row| check_session(tx, row))
 }
 
-/// What must hold of a session's row once everything is written.
+/// Checks the constraints of a session's row after all writes.
 ///
 /// # Errors
 /// [`StoreError::Refused`].
@@ -190,7 +191,7 @@ impl Batch<'_> {
             Write::Idempotency { scope, key, fingerprint, result } => {
                 idempotency::insert(tx, scope, key, (fingerprint, result), self.now_ms)
             }
-            // Before anything is written: see `commit`. Once the journal's end is known: see `apply`.
+            // `Wake` is checked first, see `commit`; bindings end after the journal, see `apply`.
             Write::Wake(_) | Write::EndBindings { .. } | Write::ExpireBinding { .. } => Ok(()),
             Write::TouchBindings { at_ms } => bindings::touch_all(tx, self.session, *at_ms),
         }
@@ -209,7 +210,7 @@ impl Batch<'_> {
         permissions::put(self.tx, row)
     }
 
-    /// What is known of a lease of this session.
+    /// State of a lease of this session.
     fn lease(&mut self, lease_id: LeaseId) -> Result<LeaseUse, StoreError> {
         if let Some(usage) = self.leases.get(&lease_id) {
             return Ok(*usage);
@@ -221,12 +222,12 @@ impl Batch<'_> {
     }
 }
 
-/// The numbers of a session's journal, and of its runs, as they go on.
+/// Sequence numbers of a session's journal and runs, advanced with each event.
 struct Journal<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
     now_ms: u64,
-    /// From the first row on.
+    /// Created with the first row.
     rows: Option<events::Appender<'a>>,
     first: u64,
     last: u64,
@@ -265,8 +266,8 @@ impl Journal<'_> {
         }
     }
 
-    /// The numbers that rows carry must lie between those before and those after this transaction: an actor that
-    /// counts otherwise is wrong about the journal.
+    /// Checks the numbers in the rows: each must lie between its values before and after this transaction.
+    /// Other numbers mean that the actor's view of the journal is wrong.
     fn check_rows(&mut self, writes: &[Write]) -> Result<(), StoreError> {
         let within = |what, first: u64, last: u64, got: u64| {
             if (first..=last).contains(&got) {

@@ -1,4 +1,4 @@
-//! The transactions that touch several tables, all or nothing.
+//! Transactions over several tables.
 
 pub(crate) mod claim;
 pub(crate) mod commit;

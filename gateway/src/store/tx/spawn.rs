@@ -1,4 +1,4 @@
-//! A session begins: with its binding, its first run and its first events, or not at all.
+//! Creation of a session together with its binding, first run and first events.
 
 use crate::core::effect::{Caps, Write};
 use crate::core::event::EventKind;
@@ -8,30 +8,29 @@ use crate::store::tx::commit::{apply, check_session};
 use crate::store::{Store, bindings, idempotency, now_ms, runs, sessions};
 use acp_shared::ids::IdempotencyKey;
 
-/// Everything of a new session.
+/// Rows of a new session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SpawnTx {
     /// The session.
     pub(crate) session: SessionRow,
-    /// The conversation it is bound to.
+    /// Binding of the session.
     pub(crate) binding: Option<BindingRow>,
-    /// Its first run.
+    /// First run.
     pub(crate) run: Option<RunRow>,
-    /// Its first events, kind and payload; of the first run when there is one.
+    /// First events, as kind and payload; they belong to the first run if there is one.
     pub(crate) events: Vec<(EventKind, String)>,
-    /// The answer to remember: scope, key, fingerprint, result.
+    /// Result to store for idempotency: scope, key, fingerprint, result.
     pub(crate) idempotency: Option<(String, IdempotencyKey, String, String)>,
-    /// How many sessions may be in use.
+    /// Limits on sessions in use.
     pub(crate) caps: Caps,
 }
 
 impl Store {
-    /// Inserts a session and everything that begins with it, unless as many as may be are open.
+    /// Inserts a session and its first rows, within the limits on sessions in use.
     ///
     /// # Errors
     /// [`StoreError::KeyTaken`] (checked first), [`StoreError::LimitReached`], [`StoreError::LabelTaken`],
-    /// [`StoreError::ConversationBound`],
-    /// as [`Store::commit`]. Nothing was made then.
+    /// [`StoreError::ConversationBound`], as [`Store::commit`]. After an error nothing was created.
     pub(crate) async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
         self.write("spawn_session", move |tx| {
             let SpawnTx { session, binding, run, events, idempotency, caps } = spawn;
