@@ -210,7 +210,7 @@ mod tests {
     use crate::channel::console::{Console, conversation};
     use crate::store::{Durability, Store};
 
-    /// The first one that lives is authoritative; the end of another one does not take it away.
+    /// The first registered adapter serves the account; removing another one changes nothing.
     #[tokio::test]
     async fn an_account_is_served_by_the_first_adapter_until_that_one_ends() {
         let dir = tempfile::tempdir().unwrap();
@@ -239,12 +239,12 @@ mod tests {
         });
         channels.register(Arc::clone(&second)).unwrap();
         waiting.await.unwrap();
-        // Another one takes the place of the one that is there, and of no other.
+        // `exchange` replaces the registered adapter, and no other one.
         let third = adapter();
         channels.exchange(&first, Arc::clone(&third)).unwrap_err();
         channels.exchange(&second, Arc::clone(&third)).unwrap();
         assert!(Arc::ptr_eq(&channels.get(&at).unwrap(), &third));
-        // Another account is another place.
+        // Another account has a separate entry.
         let mut elsewhere = at;
         elsewhere.account_id = "second".to_owned();
         assert_eq!(channels.get(&elsewhere).map(drop).unwrap_err().account_id, "second");

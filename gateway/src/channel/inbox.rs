@@ -43,7 +43,7 @@ pub trait Inbox: Send + Sync + 'static {
     /// be read now.
     fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>>;
 
-    /// Returns the binding state of one conversation. Only the ids in the channel are compared.
+    /// Returns the binding state of one conversation. The parent of `at` is ignored.
     fn place(&self, at: ConversationRef) -> Reply<'_, Placed>;
 
     /// Returns a counter of binding changes. Each change increments the counter before the caller that made

@@ -230,7 +230,7 @@ mod tests {
         for (prompt, now, want) in [
             (Some("one"), Some(says("one")), None),
             (Some("one"), Some(says("two")), Some("two")),
-            // Of a command, of one that is not there, of one of which nothing is shown.
+            // A command, a missing message, and a message without visible content.
             (None, Some(says("/acp steer two")), None),
             (Some("one"), None, None),
             (Some("one"), Some(says(" ")), None),

@@ -142,7 +142,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::sync::Arc;
 
-    /// What is done later must not wait for its answer, which may be tried for minutes.
+    /// A deferred interaction must not wait for its reply, which may be retried for minutes.
     #[test]
     fn only_what_was_done_is_held_until_it_is_told() {
         let said = Said::default;
@@ -174,7 +174,7 @@ mod tests {
         Fault::Limited { retry_after: Duration::from_secs(seconds) }
     }
 
-    /// What an answer comes to, after how many attempts and seconds.
+    /// Runs a reply with these faults; returns the result, the number of attempts and the seconds elapsed.
     async fn tried(places: usize, twice: Twice, faults: Vec<Fault>) -> (Result<(), Fault>, usize, u64) {
         let (begun, left) = (Instant::now(), RefCell::new(faults.into_iter()));
         let count = Cell::new(0);
@@ -211,7 +211,7 @@ mod tests {
         assert!((780..=840).contains(&seconds), "{seconds}");
     }
 
-    /// What cannot wait is told in the conversation instead.
+    /// Without a permit a reply is not retried; the gateway replies in the conversation instead.
     #[tokio::test(start_paused = true)]
     async fn where_many_wait_the_others_do_not() {
         assert_eq!(tried(0, Twice::Same, vec![uncertain()]).await, (Err(uncertain()), 1, 0));

@@ -178,8 +178,8 @@ impl Lane {
         }
     }
 
-    /// Handles the permanent failures of a read: conversation deleted, or access refused. `None` for
-    /// temporary ones.
+    /// Handles faults that a retry does not fix: conversation deleted, or access refused. Returns `None` for
+    /// other faults.
     pub(super) async fn refused(&self, fault: &Fault) -> Option<Came> {
         match fault.meaning() {
             Some(Meaning::Gone(What::Channel)) => {
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// A failed look forgets nothing of what was brought: the next one is made, and brings none of it again.
+    /// A failed read forgets nothing: the next read skips all messages already passed in.
     #[test]
     fn what_was_brought_is_remembered_until_it_was_read() {
         let now = Instant::now();

@@ -70,7 +70,7 @@ mod tests {
         Place { conversation, bound_at_ms: 1, backfilled_through: None }
     }
 
-    /// That something is not bound is only said for as long as nothing was bound since.
+    /// `Some(false)` is returned only as long as no binding was added since the snapshot.
     #[test]
     fn what_is_not_bound_is_known_until_bindings_change() {
         let none = Bound::default();

@@ -97,7 +97,7 @@ mod tests {
         People { users: set(users), roles: set(roles) }
     }
 
-    /// Roles come first: there are fewer of them.
+    /// Roles are listed first, since they are fewer.
     #[test]
     fn people_are_named_as_discord_shows_them() {
         for (people, want) in [

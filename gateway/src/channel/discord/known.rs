@@ -194,7 +194,7 @@ impl Known {
         self.spot(id)?.parent
     }
 
-    /// Records whether the bot was refused access to a bound conversation. Returns true if this is a change.
+    /// Records whether the bot was refused access to a bound conversation. Returns true on a change.
     pub(super) fn is_shut(&self, id: Snowflake, shut: bool) -> bool {
         let mut facts = self.facts();
         facts.assumed.remove(&id);
@@ -490,7 +490,7 @@ mod tests {
         assert_eq!(tries(15_000), 4);
     }
 
-    /// What is remembered of conversations that may not be written to is bounded, and goes with them.
+    /// The data on denied conversations is bounded and removed with the conversations.
     #[test]
     fn what_is_denied_is_bounded_and_goes_with_its_conversation() {
         let known = Known::default();

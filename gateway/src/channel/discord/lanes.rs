@@ -140,7 +140,7 @@ pub(super) struct Lane {
     /// Messages whose turn has not begun and that still have to be compared with their current text; `None`:
     /// all.
     pub(super) left: Option<BTreeSet<Snowflake>>,
-    /// Message ids in gateway events of the last seconds.
+    /// Ids of messages with an event during the last 10 s.
     pub(super) lately: Lately,
     /// Messages of people not on the allow-list: checked once during the life of the worker, even if received
     /// again.
@@ -186,7 +186,7 @@ impl Lane {
         }
     }
 
-    /// Returns the next action without jobs, and the time.
+    /// Returns the next action if no job arrives, and the time for it.
     fn due(&self, now: Instant) -> (Instant, Due) {
         let look = self.owed.next().map(|(at, look)| (at, Due::Look(look)));
         let read = self.behind.due().map(|at| (at, Due::Read));
@@ -389,7 +389,7 @@ impl Inner {
         is_known.then(|| parent.is_some_and(|parent| configured.contains(&parent)))
     }
 
-    /// The same, with requests to Discord until known. False if Discord refuses.
+    /// Like `is_configured`, with requests to Discord until known; false if Discord refuses.
     pub(super) async fn turns_out_configured(&self, channel: Snowflake) -> bool {
         let mut pause = PAUSE.0;
         loop {

@@ -1,4 +1,4 @@
-//! Ids of messages with a recent gateway event; no I/O.
+//! Ids of messages with a recent event; no I/O.
 //!
 //! A REST response may be older than an event, by an undocumented time. A response about such a message is
 //! trusted only after a delay.
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum staleness of a REST response relative to gateway events.
+/// Maximum staleness of a REST response relative to events.
 const OLDER_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of remembered messages; the oldest are dropped first.
 const TOLD_MAX: usize = 1_000;

@@ -68,7 +68,7 @@ impl Line {
         self.end = None;
     }
 
-    /// Returns the next remaining event of a closed connection; `None` after the last one.
+    /// Returns the next remaining event of a closed connection; `None` after the last one or the time limit.
     pub(super) async fn last(&mut self) -> Option<Event> {
         tokio::time::timeout(LAST, self.events.next()).await.ok().flatten()
     }

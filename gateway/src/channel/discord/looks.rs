@@ -130,7 +130,7 @@ impl Lane {
     /// Handles an event about the archive state of the thread.
     pub(super) async fn thread(&mut self, shelf: &Shelf) {
         if shelf.is_archived && self.inner.known.last_ms(self.channel).is_none() {
-            // The time of the last activity is unknown and needs a check, which reads all other data too.
+            // The time of the last activity is unknown, and only a check can tell who archived the thread.
             // Until then no message is sent.
             self.inner.known.is_lost_sight_of(self.channel);
             return self.owed.want(Look::Thread, Instant::now());
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// However late it is looked: what counts is how long it was silent when it was put away.
+    /// The inactivity at the time of archiving decides, regardless of the time of the check.
     #[test]
     fn d12_who_put_a_thread_away_is_judged_by_when_that_was() {
         let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::Channel {
@@ -195,10 +195,10 @@ mod tests {
             (HOUR_MS - 1, at, true, 1_000 * HOUR_MS, true),
             (HOUR_MS, at, true, 0, false),
             (HOUR_MS, at, true, 1_000 * HOUR_MS, false),
-            // Discord's clock is ahead of ours: it was silent for longer than we believe.
+            // Discord's clock is ahead of the local one: the real inactivity is longer than calculated.
             (2 * HOUR_MS, at, true, 0, false),
             (0, at, false, 0, false),
-            // Without a moment it is the one of the look.
+            // Without a timestamp, the time of the check counts.
             (HOUR_MS / 2, None, true, HOUR_MS / 4, true),
             (HOUR_MS / 2, None, true, HOUR_MS, false),
         ] {

@@ -182,8 +182,8 @@ mod tests {
     }
 
     proptest! {
-        /// Everything that was kept comes out, once and in order; what did not fit leads to a read after it; a wish to
-        /// read is answered by one; nothing is kept by what is closed.
+        /// Every added job comes out once and in order; a rejected job leads to a backfill afterwards;
+        /// requests for a backfill are merged; a closed queue accepts nothing.
         #[test]
         fn nothing_that_was_kept_is_lost(steps in proptest::collection::vec(
             prop_oneof![3 => Just(Step::Put), 1 => Just(Step::Read), 3 => Just(Step::Next), 1 => Just(Step::Close)],
@@ -198,7 +198,7 @@ mod tests {
                         Put::Kept => kept.push(number),
                         Put::Full => {
                             owes_read = true;
-                            // The first one that waits, or the one that there was no room for before it.
+                            // The oldest waiting job, or an earlier one that did not fit.
                             from = from.or(kept.get(out.len()).copied().map(Snowflake));
                         }
                         Put::Closed(back) => prop_assert!(is_closed && back == number),
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(waiting.next(), Some(Next::Read(from(8))));
     }
 
-    /// A lane that ends at its idle time is not given anything at that moment that nobody takes.
+    /// A worker that ends after its idle time loses no job that is added at the same moment.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_comes_while_a_lane_ends_is_taken_or_given_back() {
         for _ in 0..200 {

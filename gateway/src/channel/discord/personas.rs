@@ -2,7 +2,7 @@
 //! webhook and finds it again by a request, so that tokens stay in memory.
 //!
 //! Webhook messages have no nonce: the sender must search for a message before sending again. Names are
-//! optional: on any problem the bot sends the message under the bot's own name.
+//! optional: if a webhook certainly did not send a message, the bot sends it under the bot's own name.
 
 use super::known::Sign;
 use super::render;
@@ -143,7 +143,7 @@ impl Inner {
         None
     }
 
-    /// Returns the channel that contains a conversation and owns the webhooks.
+    /// Returns the channel whose webhooks serve a conversation: for a thread the parent channel.
     async fn home_of(&self, at: Snowflake) -> Result<Snowflake, Fault> {
         let parent = match self.known.spot(at) {
             Some(spot) => spot.parent,
@@ -307,10 +307,10 @@ mod tests {
             (vec![], None),
             (vec![listed(1, other, NAME, Some("t")), listed(2, None, NAME, Some("t"))], None),
             (vec![listed(9, OURS, NAME, Some("t")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
-            // Somebody gave it another name: one of its own name goes before it.
+            // A renamed webhook is used, but one with the original name is preferred.
             (vec![listed(3, OURS, "renamed", Some("t"))], Some(usable(3))),
             (vec![listed(3, OURS, "renamed", Some("t")), listed(4, OURS, NAME, Some("t"))], Some(usable(4))),
-            // One that is gone is not asked again, though Discord lists it, and is no reason to make another one.
+            // A deleted webhook is not used, though listed, and causes no creation of another one.
             (vec![listed(1, OURS, NAME, Some("dead")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
             (vec![listed(1, OURS, NAME, Some("dead"))], Some(unusable(Some(1)))),
             (vec![listed(1, OURS, NAME, None)], Some(unusable(None))),

@@ -214,7 +214,7 @@ mod tests {
         let left: Vec<bool> = first.into_iter().map(|step| facts.note(step, Ok(()))).collect();
         assert_eq!(left, [false; 4]);
         assert_eq!(facts.steps(&set([one, two]), &joined), []);
-        // Another list: what was left out goes, also from a server that the bot is not in any more.
+        // A changed list removes the omitted servers, including one that the bot has left.
         assert_eq!(
             facts.steps(&set([three]), &joined),
             [Step::Put(three), Step::TakeAway(one), Step::TakeAway(two)]

@@ -227,12 +227,12 @@ mod tests {
             (Err(limited), SendOutcome::Limited { retry_after_ms: 1_500 }),
             (Err(Fault::Uncertain { why: "lost".into() }), SendOutcome::Uncertain { why: "lost".into() }),
             (Err(refused(Meaning::SentAndDeleted)), SendOutcome::Sent { message_id: "deleted-n".to_owned() }),
-            // D3: a permission that is missing may be given again; a channel that is gone does not come back.
+            // D3: a missing permission may be granted later; a deleted channel does not come back.
             rejected(true, Meaning::LostAccess),
             rejected(true, Meaning::Forbidden),
             rejected(true, Meaning::Locked),
             rejected(false, Meaning::Gone(What::Channel)),
-            // D7: the next token may be taken.
+            // D7: the next token may be accepted.
             (Err(refused(Meaning::Unauthorized)), SendOutcome::Limited { retry_after_ms: AGAIN_MS }),
             rejected(false, Meaning::Invalid),
             rejected(false, Meaning::TooLarge),
@@ -241,8 +241,8 @@ mod tests {
         }
     }
 
-    /// A message goes without its files only where they are what Discord will not have: a right to write that is missing
-    /// is waited for, and what stands between us and Discord may change its mind.
+    /// A message is sent without files only if Discord refuses the files: a missing permission to write may
+    /// be granted later, and a refusal by an intermediary may be temporary.
     #[test]
     fn files_are_given_up_only_where_they_are_what_is_refused() {
         let fault = |status: Option<u16>, code: Option<u32>, meaning| {
@@ -252,7 +252,7 @@ mod tests {
             (403, Some(50_013), Some(true), true, false),
             (403, Some(50_013), Some(false), false, true),
             (403, Some(50_013), None, true, true),
-            // View Channel, and rights that have nothing to do with files.
+            // View Channel, and permissions unrelated to files.
             (403, Some(50_001), None, false, true),
             (403, Some(50_007), None, false, true),
             (403, Some(40_002), None, false, true),
@@ -280,7 +280,7 @@ mod tests {
             let plain = sent(Err(fault), "n", Files::None);
             assert!(matches!(plain, SendOutcome::Rejected { .. }), "{status} {code:?}");
         }
-        // What we do not send ourselves is no better in a moment.
+        // A request that we refuse to send ourselves is not retried.
         let own = fault(None, None, Meaning::TooLarge);
         let want = SendOutcome::FilesRefused { why: own.to_string(), again: false };
         assert_eq!(sent(Err(own), "n", Files::Some { may_write: None }), want);
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(edited(Err(old.clone())), EditOutcome::Failed { why: old.to_string() });
     }
 
-    /// A click is the command that stands in the button.
+    /// A click runs the command in the button.
     #[test]
     fn buttons_carry_their_commands() {
         let action = |number: usize| Action {
@@ -329,7 +329,8 @@ mod tests {
         assert_eq!(thread_name(&"🚀".repeat(60)), "🚀".repeat(45));
     }
 
-    /// Whatever people and agents call things: what is made of it is taken by Discord, which counts in its own way.
+    /// Names, labels and suggestions of any content fit within Discord's limits, in Discord's way of
+    /// counting.
     #[test]
     fn names_labels_and_suggestions_fit_whatever_they_are_made_of() {
         for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
@@ -353,7 +354,7 @@ mod tests {
         }
     }
 
-    /// A card goes on in another message before Discord rations its edits (30046).
+    /// A status card continues in another message before Discord limits edits of the old one (30046).
     #[test]
     fn cards_are_left_before_their_edits_are_rationed() {
         use acp_discord::core::gate::OLD_MS;

@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Discord takes the registration, and whatever can be chosen is a command that the gateway knows.
+    /// Discord accepts the registration, and every form yields a command that the gateway knows.
     #[test]
     fn e01_every_form_is_a_command_of_ours() {
         let specs = specs();
