@@ -21,12 +21,12 @@ pub(crate) struct People {
 }
 
 impl People {
-    /// True if both lists are empty.
+    /// True if neither users nor roles are listed.
     pub(crate) fn is_empty(&self) -> bool {
         self.users.is_empty() && self.roles.is_empty()
     }
 
-    /// Returns the entries as Discord mentions; `None` if both lists are empty.
+    /// Returns users and roles as Discord mentions; `None` if none are listed.
     pub(crate) fn named(&self) -> Option<String> {
         let users = self.users.iter().map(|id| format!("<@{id}>"));
         let roles = self.roles.iter().map(|id| format!("<@&{id}>"));

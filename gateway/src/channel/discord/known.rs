@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 /// Maximum number of cached conversations; at the limit the cache is cleared.
 const PLACES_MAX: usize = 20_000;
 const MINUTE_MS: u64 = 60_000;
-/// Period in which a sign refused for a missing permission is not attempted again: each refusal counts, and
-/// too many of them block all requests of the bot.
+/// Period in which an optional feature is not attempted again after a refusal for a missing permission: each
+/// refusal counts, and too many of them block all requests of the bot.
 const REFUSED_MS: u64 = 10 * MINUTE_MS;
 
 /// Number of conversations without write permission from which on the whole channel counts as denied.
@@ -31,7 +31,7 @@ struct Denied {
     pause_ms: u64,
 }
 
-/// Feature besides the text of messages that needs a permission of its own.
+/// Optional feature of messages with a separate Discord permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Sign {
     /// Reactions.
@@ -94,7 +94,7 @@ struct Facts {
     assumed: BTreeSet<Snowflake>,
     /// Last message of each conversation, by any author.
     last: HashMap<Snowflake, Snowflake>,
-    /// End of the period in which a sign is not shown in a channel and its threads, after a refusal.
+    /// End of the period without an optional feature in a channel and its threads, after a refusal.
     refused: HashMap<(Snowflake, Sign), u64>,
     /// Channels that the bot currently may not write to.
     denied: HashMap<Snowflake, Denied>,
@@ -342,14 +342,14 @@ impl Known {
         self.facts().looked_at.remove(&at);
     }
 
-    /// True if a sign may be attempted in a conversation; `now_ms` is in milliseconds since the Unix epoch.
+    /// True if an optional feature may be attempted in a conversation; `now_ms` is in Unix milliseconds.
     pub(super) fn may_show(&self, sign: Sign, at: Snowflake, now_ms: u64) -> bool {
         let channel = self.parent(at).unwrap_or(at);
         self.facts().refused.get(&(channel, sign)).is_none_or(|until| *until <= now_ms)
     }
 
-    /// Records that a sign was refused for a missing permission. Threads have the permissions of their
-    /// channel.
+    /// Records that an optional feature was refused for a missing permission. Threads have the permissions of
+    /// their channel.
     pub(super) fn may_not_show(&self, sign: Sign, at: Snowflake, now_ms: u64) {
         let channel = self.parent(at).unwrap_or(at);
         let mut facts = self.facts();
@@ -357,7 +357,7 @@ impl Known {
         facts.refused.insert((channel, sign), now_ms.saturating_add(REFUSED_MS));
     }
 
-    /// Returns the number of channels in which a sign is not attempted.
+    /// Returns the number of channels in which an optional feature is not attempted.
     pub(super) fn without(&self, sign: Sign, now_ms: u64) -> usize {
         let facts = self.facts();
         facts.refused.iter().filter(|((_, of), until)| *of == sign && **until > now_ms).count()

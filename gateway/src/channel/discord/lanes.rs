@@ -145,7 +145,7 @@ pub(super) struct Lane {
     /// Messages of people not on the allow-list: checked once during the life of the worker, even if received
     /// again.
     turned_away: BTreeSet<Snowflake>,
-    /// First message that found the queue full, until a backfill from there is complete.
+    /// First message rejected by the full queue, until a backfill from this message is complete.
     pub(super) missed: Option<Snowflake>,
 }
 

@@ -352,7 +352,7 @@ impl Inner {
         }
     }
 
-    /// Shows a sign, unless Discord refused the same sign there recently.
+    /// Runs the request of an optional feature, unless Discord refused this feature there recently.
     async fn sign(&self, sign: Sign, at: Snowflake, request: impl Future<Output = Result<(), Fault>>) {
         if !self.known.may_show(sign, at, now_ms()) {
             return;
