@@ -13,8 +13,8 @@ pub trait Inbox: Send + Sync + 'static {
 
     /// Records that the holder of the [`Claim`] has replied to the user, or that no reply was due; the
     /// gateway then sends none. `answer` is a reply with buttons that remains in the conversation as a
-    /// message; the buttons are removed once obsolete. Returns true if recorded. Hold the claim until then,
-    /// or the gateway replies too.
+    /// message; the buttons are removed once obsolete. Returns false if the store failed: keep the claim and
+    /// call again, or the gateway replies too.
     fn told(&self, message: Inbound, answer: Option<AnswerShown>) -> Reply<'_, bool>;
 
     /// Commits an interaction that the caller replies to ([`Answer::ByCaller`](super::Answer::ByCaller)),
@@ -53,7 +53,7 @@ pub trait Inbox: Send + Sync + 'static {
     fn bindings_changed(&self) -> watch::Receiver<u64>;
 
     /// Records that all messages of a conversation up to this id were passed in and accepted without a gap:
-    /// by a completed backfill, or by a stream without gaps (H8). Returns true if recorded.
+    /// by a completed backfill, or by a stream without gaps (H8). Returns false if the store failed.
     fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool>;
 
     /// Returns completions of a command for a person who is typing: at most 25, best matches first, and only
