@@ -1,4 +1,4 @@
-//! The adapters that are there, by channel and account.
+//! Registry of channel adapters by channel and account.
 
 use super::{Channel, Health};
 use crate::core::route;
@@ -13,13 +13,13 @@ use tokio::sync::watch;
 /// Channel and account.
 type Place = (String, String);
 
-/// Nothing serves a channel's account.
+/// Error: no adapter serves the account of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no adapter serves account {account_id:?} of channel {channel:?}")]
 pub(crate) struct NoAdapter {
-    /// The channel.
+    /// Channel.
     pub(crate) channel: String,
-    /// The account.
+    /// Account.
     pub(crate) account_id: String,
 }
 
@@ -29,28 +29,28 @@ impl From<NoAdapter> for Failure {
     }
 }
 
-/// Another adapter serves that account already.
+/// Error: another adapter already serves the account.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("account {account_id:?} of channel {channel:?} is served already: end that adapter first")]
 pub(crate) struct Served {
-    /// The channel.
+    /// Channel.
     pub(crate) channel: String,
-    /// The account.
+    /// Account.
     pub(crate) account_id: String,
 }
 
-/// Another account of a channel, beside the one that brought a message.
+/// Another account of the channel through which a message arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Beside {
-    /// The account.
+    /// Account.
     pub(crate) account_id: String,
-    /// Why it cannot hear the conversation just now.
+    /// Reason if the account currently receives no messages from the conversation.
     pub(crate) deaf: Option<String>,
 }
 
 impl Beside {
-    /// What becomes of a command in a conversation where this one works and does not hear it: it is done by nobody, and
-    /// that is said.
+    /// Returns the refusal of a command in a conversation in which this account works but receives no
+    /// messages: no account runs the command, and the person gets an error message.
     pub(crate) fn refuse(self) -> Outcome {
         let why = self.deaf.unwrap_or_else(|| "it was not there when the message came".to_owned());
         let text = format!(
@@ -62,10 +62,10 @@ impl Beside {
     }
 }
 
-/// The detail of that refusal.
+/// Detail code of the refusal.
 const DEAF: &str = "ACCOUNT_DEAF";
 
-/// The adapters, one for each account of a channel. Cheap to clone; all clones see the same.
+/// Adapters, one for each account of a channel. Cheap to clone; clones share the registry.
 #[derive(Clone)]
 pub(crate) struct Channels {
     adapters: Arc<watch::Sender<BTreeMap<Place, Arc<dyn Channel>>>>,
@@ -92,7 +92,7 @@ fn place(at: &ConversationRef) -> Place {
 }
 
 impl Channels {
-    /// With these adapters; of two for one account the first one serves it.
+    /// Creates a registry with these adapters; for two adapters of one account the first one wins.
     #[cfg(test)]
     pub(crate) fn new(adapters: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
         let channels = Self::default();
@@ -100,7 +100,7 @@ impl Channels {
         channels
     }
 
-    /// From now on with these adapters too; of two for one account the first one serves it.
+    /// Adds these adapters; for two adapters of one account the first one wins.
     pub(crate) fn add(&self, adapters: impl IntoIterator<Item = Arc<dyn Channel>>) {
         for adapter in adapters {
             if let Err(error) = self.register(adapter) {
@@ -109,10 +109,10 @@ impl Channels {
         }
     }
 
-    /// From now on this adapter serves its account. One that serves it already goes on until it is unregistered.
+    /// Registers an adapter for an account. An earlier adapter of the account stays until unregistered.
     ///
     /// # Errors
-    /// [`Served`].
+    /// [`Served`] if the account has an adapter.
     pub(crate) fn register(&self, adapter: Arc<dyn Channel>) -> Result<(), Served> {
         let (channel, account_id) = place_of(&adapter);
         let added = self.adapters.send_if_modified(|all| {
@@ -128,10 +128,11 @@ impl Channels {
         if added { Ok(()) } else { Err(Served { channel, account_id }) }
     }
 
-    /// From now on this adapter serves what that one served. Nothing changes where another one serves it.
+    /// Replaces the adapter `old` of an account by `new`. Nothing changes if a third adapter serves the
+    /// account.
     ///
     /// # Errors
-    /// [`Served`].
+    /// [`Served`] if a third adapter serves the account.
     #[cfg(any(feature = "discord", test))]
     pub(crate) fn exchange(&self, old: &Arc<dyn Channel>, new: Arc<dyn Channel>) -> Result<(), Served> {
         let (channel, account_id) = place_of(&new);
@@ -146,7 +147,7 @@ impl Channels {
         if is_exchanged { Ok(()) } else { Err(Served { channel, account_id }) }
     }
 
-    /// This adapter serves nothing any more; one that took its place stays. Whether it had served.
+    /// Removes an adapter. Does nothing if another adapter has replaced it. Returns true if removed.
     pub(crate) fn unregister(&self, adapter: &Arc<dyn Channel>) -> bool {
         let place = place_of(adapter);
         self.adapters.send_if_modified(|all| {
@@ -155,22 +156,22 @@ impl Channels {
         })
     }
 
-    /// The adapter that serves a conversation.
+    /// Returns the adapter of a conversation.
     ///
     /// # Errors
-    /// [`NoAdapter`].
+    /// [`NoAdapter`] if none is registered for the account.
     pub(crate) fn get(&self, at: &ConversationRef) -> Result<Arc<dyn Channel>, NoAdapter> {
         let found = self.adapters.borrow().get(&place(at)).map(Arc::clone);
         let missing = || NoAdapter { channel: at.channel.clone(), account_id: at.account_id.clone() };
         found.ok_or_else(missing)
     }
 
-    /// Whether a conversation is served.
+    /// True if an adapter serves the conversation.
     pub(crate) fn serves(&self, at: &ConversationRef) -> bool {
         self.adapters.borrow().contains_key(&place(at))
     }
 
-    /// The other accounts of a channel that are served beside that of a conversation.
+    /// Returns the other accounts of the conversation's channel that have an adapter.
     pub(crate) fn beside(&self, at: &ConversationRef) -> Vec<Beside> {
         let all = self.adapters.borrow();
         let others =
@@ -183,18 +184,18 @@ impl Channels {
             .collect()
     }
 
-    /// How each account is that says so, by channel and account.
+    /// Returns the health of each account that reports health, by channel and account.
     pub(crate) fn health(&self) -> Vec<(Place, Health)> {
         let all = self.adapters.borrow();
         all.iter().filter_map(|(place, adapter)| Some((place.clone(), adapter.health()?))).collect()
     }
 
-    /// Which accounts are served, now and later.
+    /// Subscribes to the registered adapters.
     pub(crate) fn changes(&self) -> watch::Receiver<BTreeMap<Place, Arc<dyn Channel>>> {
         self.adapters.subscribe()
     }
 
-    /// Waits until a conversation is served.
+    /// Waits until an adapter serves the conversation.
     pub(crate) async fn served(&self, at: &ConversationRef) {
         let place = place(at);
         // The sender lives as long as this handle.
@@ -209,7 +210,7 @@ mod tests {
     use crate::channel::console::{Console, conversation};
     use crate::store::{Durability, Store};
 
-    /// The first one that lives is authoritative; the end of another one does not take it away.
+    /// The first registered adapter serves the account; removing another one changes nothing.
     #[tokio::test]
     async fn an_account_is_served_by_the_first_adapter_until_that_one_ends() {
         let dir = tempfile::tempdir().unwrap();
@@ -238,12 +239,12 @@ mod tests {
         });
         channels.register(Arc::clone(&second)).unwrap();
         waiting.await.unwrap();
-        // Another one takes the place of the one that is there, and of no other.
+        // `exchange` replaces the registered adapter, and no other one.
         let third = adapter();
         channels.exchange(&first, Arc::clone(&third)).unwrap_err();
         channels.exchange(&second, Arc::clone(&third)).unwrap();
         assert!(Arc::ptr_eq(&channels.get(&at).unwrap(), &third));
-        // Another account is another place.
+        // Another account has a separate entry.
         let mut elsewhere = at;
         elsewhere.account_id = "second".to_owned();
         assert_eq!(channels.get(&elsewhere).map(drop).unwrap_err().account_id, "second");

@@ -1,7 +1,7 @@
-//! The built-in channel: conversations that live in the control plane itself.
+//! Built-in console channel: conversations stored in the gateway's own database.
 //!
-//! A message is delivered when its row is committed (H25); whoever looks at a conversation is a cursor over the
-//! rows. So nothing is ever uncertain here, and the same nonce gives the same row.
+//! A message counts as delivered when the row is committed (H25); readers follow a conversation with a cursor
+//! over the rows. So no outcome is ever uncertain, and the same nonce yields the same row.
 
 use crate::channel::{Channel, EditOutcome, Lookup, Opened, Outgoing, Reply, SendOutcome};
 use crate::core::binding::Capabilities;
@@ -13,27 +13,27 @@ use crate::core::split::{Limit, Unit};
 use crate::store::Store;
 use crate::store::console::{self, NewConsoleMessage};
 
-/// The channel's name in conversations.
+/// Channel name in conversations.
 pub(crate) const CONSOLE: &str = "console";
-/// The most that one message holds, in bytes.
+/// Maximum size of a message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024;
-/// How much of a starter's nonce names the conversation that begins with it.
+/// Number of leading characters of the starter's nonce that form the id of a child conversation.
 const CHILD_TAG_CHARS: usize = 8;
 
-/// The console channel.
+/// Console channel.
 #[derive(Debug, Clone)]
 pub(crate) struct Console {
     store: Store,
 }
 
 impl Console {
-    /// Over this control plane.
+    /// Creates the channel over a store.
     pub(crate) const fn new(store: Store) -> Self {
         Self { store }
     }
 }
 
-/// The console conversation of that name.
+/// Returns the reference of the console conversation with this id.
 pub(crate) fn conversation(id: &str) -> ConversationRef {
     ConversationRef {
         channel: CONSOLE.to_owned(),
@@ -52,7 +52,7 @@ impl Channel for Console {
         Capabilities { here: true, child: true, child_first: false }
     }
 
-    /// Those who type there choose the ids of what they say.
+    /// False: the clients of the console choose the message ids themselves.
     fn hears_itself(&self) -> bool {
         false
     }
@@ -65,7 +65,7 @@ impl Channel for Console {
         Destination::Hint
     }
 
-    /// Only the gateway's own user gets to its socket, and that is who runs it.
+    /// Operator: only the gateway's own user has access to the socket, and this user runs the gateway.
     fn standing(&self, _author: &str) -> Standing {
         Standing::Operator
     }
@@ -75,7 +75,7 @@ impl Channel for Console {
         Box::pin(async move {
             match self.store.write("console_send", move |tx| console::insert(tx, &row)).await {
                 Ok(id) => SendOutcome::Sent { message_id: id.to_string() },
-                // An error means that nothing of it is durable.
+                // On an error no part of the write is durable.
                 Err(error) => SendOutcome::Rejected { why: error.to_string(), again: true },
             }
         })
@@ -92,7 +92,8 @@ impl Channel for Console {
         })
     }
 
-    /// A conversation is there as soon as something stands in it: the child's name follows from the starter's nonce.
+    /// Creates a child conversation by inserting the starter. The child's id is derived from the starter's
+    /// nonce; a notice in the parent names the child.
     fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
         let tag: String = starter.nonce.chars().take(CHILD_TAG_CHARS).collect();
         let child = format!("{}/{tag}", parent.conversation_id);
@@ -142,7 +143,7 @@ fn session_of(message: &Outgoing) -> String {
     message.session_key.as_ref().map_or_else(|| "A session".to_owned(), ToString::to_string)
 }
 
-/// A message as a row of a conversation.
+/// Converts a message to a row of a conversation.
 fn row(conversation_id: &str, message: &Outgoing) -> NewConsoleMessage {
     NewConsoleMessage {
         conversation_id: conversation_id.to_owned(),

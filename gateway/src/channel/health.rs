@@ -1,14 +1,14 @@
-//! How an account of a channel is: a sentence for people, and numbers for `/metrics`.
+//! Health of a channel account: a description for people, and counters for `/metrics`.
 
 pub use crate::metrics::Figure;
 
-/// How an account is, as of now.
+/// Current health of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// Whether it can hear and speak.
+    /// True if the account can receive and send.
     pub ok: bool,
-    /// What to know about it, and what to do where something is wrong. It holds no secret.
+    /// Description of the state and of the remedy for a problem. Contains no secret.
     pub details: String,
-    /// What was counted since the start.
+    /// Counters since the start of the process.
     pub figures: Vec<(Figure, u64)>,
 }

@@ -1,58 +1,63 @@
-//! Where channels bring what people say and do.
+//! Inbox port: the interface through which channels pass incoming events to the gateway.
 
 use super::{Action, ConversationRef, Inbound, Place, Reply};
 use std::any::Any;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Where channels bring what people say and do. The same message (by its id in its conversation) may be brought any
-/// number of times, and is acted on once. Whoever drops a call before its answer stops nothing.
+/// Entry point for events from channels. The same message (by id within the conversation) may be passed in
+/// any number of times and is processed once. Dropping a returned future does not cancel the work.
 pub trait Inbox: Send + Sync + 'static {
-    /// Brings a message, a slash command or a click.
+    /// Passes in a message, a slash command or a click.
     fn offer(&self, message: Inbound) -> Reply<'_, Offered>;
 
-    /// Whoever holds a [`Claim`] to this has told what came of it, as far as anything was to be told: nobody else says it.
-    /// An answer with buttons stands in the conversation as a message of its own, and loses them once they mean nothing
-    /// any more. Whether that is kept; until it is, the claim must be held, or the conversation is told too.
+    /// Records that the holder of the [`Claim`] has replied to the user, or that no reply was due; the
+    /// gateway then sends none. `answer` is a reply with buttons that remains in the conversation as a
+    /// message; the buttons are removed once obsolete. Returns false if the store failed: keep the claim and
+    /// call again, or the gateway replies too.
     fn told(&self, message: Inbound, answer: Option<AnswerShown>) -> Reply<'_, bool>;
 
-    /// Keeps what somebody waits for an answer to ([`Answer::ByCaller`](super::Answer::ByCaller)), and does nothing about
-    /// it yet: what is kept may be called taken, and is offered then. What is not kept within this time never is.
+    /// Commits an interaction that the caller replies to ([`Answer::ByCaller`](super::Answer::ByCaller)),
+    /// without processing. A committed interaction may be acknowledged and is then passed to `offer`. A
+    /// commit that has not begun within `patience` is cancelled.
     fn keep_first(&self, message: Inbound, patience: Duration) -> Reply<'_, Kept>;
 
-    /// Takes back what was just kept and was never called taken: nothing is done about it. Whether it is so.
+    /// Revokes a committed interaction that was never acknowledged: nothing is done about it. Returns true if
+    /// revoked.
     fn withdraw(&self, message: Inbound) -> Reply<'_, bool>;
 
-    /// A person gave a message another text: while its prompt waits, the prompt changes with it.
+    /// Applies the edit of a message by a person: a queued prompt changes with its message.
     fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended>;
 
-    /// A person took a message back: while its prompt waits, it is dropped.
+    /// Applies the deletion of a message by a person: a queued prompt is dropped.
     fn deleted(&self, at: ConversationRef, message_id: String) -> Reply<'_, Amended>;
 
-    /// The messages of a conversation whose turn has not begun, as they are known: what is changed about one of them, or
-    /// that it is gone, still counts. `None` when that cannot be read now.
+    /// Returns the known messages of a conversation whose turn has not begun: an edit or deletion of these
+    /// still has an effect. `None` if the store cannot be read now.
     fn waiting(&self, at: ConversationRef) -> Reply<'_, Option<Vec<Waiting>>>;
 
-    /// Something happened to a conversation itself.
+    /// Processes an event of the conversation itself.
     fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed>;
 
-    /// The bound conversations of an account, and how far each was read. `None` when that cannot be read now.
+    /// Returns the bound conversations of an account, each with the backfill mark. `None` if the store cannot
+    /// be read now.
     fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>>;
 
-    /// One conversation, as far as it is bound. Only its names in the channel matter.
+    /// Returns the binding state of one conversation. The parent of `at` is ignored.
     fn place(&self, at: ConversationRef) -> Reply<'_, Placed>;
 
-    /// Counts up after each change of what is bound, before whoever binds learns that it is done. Taken before
-    /// [`Inbox::bound`] is asked, what that says holds as long as the number stands; a binding that is being made at
-    /// that moment counts up right after.
+    /// Returns a counter of binding changes. Each change increments the counter before the caller that made
+    /// the change gets a response. Read the counter before a call of [`Inbox::bound`]: the result is valid as
+    /// long as the counter is unchanged. A binding that is being committed at that moment increments the
+    /// counter right after.
     fn bindings_changed(&self) -> watch::Receiver<u64>;
 
-    /// Everything of a conversation up to this message id was brought in and taken, without a gap: by a completed
-    /// look through its history, or by a stream that has none (H8). Whether that is kept.
+    /// Records that all messages of a conversation up to this id were passed in and accepted without a gap:
+    /// by a completed backfill, or by a stream without gaps (H8). Returns false if the store failed.
     fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool>;
 
-    /// What may follow a command, while a person types: 25 at most, those that fit best first, and of sessions those
-    /// that are theirs. Reads only.
+    /// Returns completions of a command for a person who is typing: at most 25, best matches first, and only
+    /// sessions of that person. Read-only.
     fn suggest(
         &self,
         what: Suggest,
@@ -62,55 +67,56 @@ pub trait Inbox: Send + Sync + 'static {
     ) -> Reply<'_, Vec<Suggestion>>;
 }
 
-/// Whether a conversation is bound.
+/// Binding state of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placed {
-    /// It is, and was read so far.
+    /// Bound; contains the backfill mark.
     At(Place),
-    /// It is not.
+    /// Not bound.
     Nowhere,
-    /// That cannot be read now.
+    /// The store cannot be read now.
     Unknown,
 }
 
-/// What became of a message that was brought in.
+/// Result of passing in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Offered {
-    /// It is kept, and was acted on: it need not be brought again.
+    /// Committed and processed: need not be passed in again.
     Taken(Said),
-    /// It may not be kept: bring it again after a moment.
+    /// Possibly not committed: pass in again after a pause.
     Later {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
-    /// It is no message that can be taken.
+    /// Not acceptable, now or later.
     Refused {
-        /// Why, for the log and for whoever waits for an answer.
+        /// Reason, for the log and for the person who waits for a reply.
         why: String,
     },
 }
 
-/// What became of something that was to be kept.
+/// Result of committing an interaction.
 #[derive(Debug)]
 pub enum Kept {
-    /// It is kept, and is done once whatever happens now.
+    /// Committed: the interaction is processed exactly once, even after a crash.
     Taken(Claim),
-    /// It came before: it was done, or whoever brought it then is at it.
+    /// Duplicate: already processed, or being processed for an earlier caller.
     Repeated,
-    /// It is not kept, and nothing will be done about it.
+    /// Not committed: nothing will be done.
     Not {
-        /// Why, for whoever waits for an answer.
+        /// Reason, for the person who waits for a reply.
         why: String,
     },
-    /// Nobody knows. If it is kept it is done, and told in the conversation.
+    /// Unknown. If committed, the gateway processes the interaction and replies in the conversation.
     Unknown {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
 }
 
-/// Whoever holds this says what came of something that was kept, and that it is said ([`Inbox::told`]). Once nobody
-/// holds it, the gateway does what is left to be done, and tells the conversation what came of it.
+/// Reservation of the reply to a committed interaction. The holder replies and records the reply
+/// ([`Inbox::told`]). After the claim is dropped, the gateway does the remaining work and replies in the
+/// conversation.
 #[derive(Debug)]
 pub struct Claim {
     pub(crate) is_new: bool,
@@ -118,113 +124,113 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Whether it was not kept before, by this process or one before it.
+    /// True if neither this process nor an earlier one had committed the interaction before.
     #[must_use]
     pub const fn is_new(&self) -> bool {
         self.is_new
     }
 }
 
-/// What is to be said to whoever brought a message that is answered by its caller.
+/// Reply for the caller to send, if the caller of a message is responsible for replies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Said {
-    /// What; empty when the gateway says it itself, or nothing is to be said.
+    /// Text of the reply; empty if the gateway sends the reply or none is due.
     pub text: String,
-    /// Whether it is for them alone.
+    /// True if only the person addressed may see the reply.
     pub private: bool,
-    /// Its buttons.
+    /// Buttons of the reply.
     pub actions: Vec<Action>,
-    /// Whether the conversation shows the same by itself, in the message that was answered.
+    /// True if the answered message in the conversation shows the same result.
     pub shown: bool,
 }
 
-/// A message with buttons that answers another one, and stays in its conversation.
+/// Reply with buttons that remains in the conversation as a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnswerShown {
-    /// The channel's id of it.
+    /// Id of the message in the channel.
     pub message_id: String,
-    /// What it says.
+    /// Text of the message.
     pub text: String,
 }
 
-/// What became of a change to a message.
+/// Result of an edit or deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Amended {
-    /// It is as the person wants it now.
+    /// Applied.
     Done,
-    /// Its turn has begun or is over: nothing was changed.
+    /// Not applied: the turn has begun or is over.
     TooLate,
-    /// It is none that waits: not a prompt, or never brought in.
+    /// Not a queued message: no prompt, or never passed in.
     NotOurs,
-    /// Nothing was changed; it may be tried again.
+    /// Not applied; a retry may succeed.
     Later {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
 }
 
-/// A message whose turn has not begun.
+/// Message whose turn has not begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// The channel's id of it.
+    /// Id of the message in the channel.
     pub message_id: String,
-    /// What it says, as far as that is what the agent will be told: none of a command.
+    /// Text that the agent will get; `None` for a command.
     pub text: Option<String>,
 }
 
-/// What happened to a conversation.
+/// Event of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It was put away.
+    /// Archived.
     Archived {
-        /// Whether a person did that, rather than the service after some time.
+        /// True if a person archived the conversation, false if the service did after inactivity.
         by_person: bool,
     },
-    /// It was taken out again.
+    /// Unarchived.
     Unarchived,
-    /// It has another name.
+    /// Renamed.
     Renamed,
-    /// It is not there any more, or nobody here may see it again.
+    /// Deleted, or permanently inaccessible.
     Gone {
-        /// Why, for the record.
+        /// Reason, recorded with the end of the binding.
         why: String,
     },
 }
 
-/// What followed from a change of a conversation.
+/// Effect of a conversation event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changed {
-    /// Nothing is said there until somebody speaks there, or takes it out again.
+    /// Delivery is paused until a person writes in the conversation or unarchives it.
     Parked,
-    /// What waited is said.
+    /// Pending messages are delivered.
     Resumed,
-    /// It is bound no more.
+    /// The binding has ended.
     Ended,
-    /// Nothing.
+    /// No effect.
     Nothing,
-    /// Nothing was done; it may be tried again.
+    /// No effect; a retry may succeed.
     Later {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
 }
 
-/// What is suggested.
+/// Kind of suggestion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suggest {
     /// Agents that can be started.
     Agents,
-    /// Sessions that are open.
+    /// Open sessions.
     Sessions,
-    /// The agent's options in this conversation.
+    /// Options of the agent in this conversation.
     Options,
 }
 
-/// One suggestion.
+/// Suggestion for a command argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suggestion {
-    /// What is put into the command.
+    /// Value that is inserted into the command.
     pub value: String,
-    /// What people read.
+    /// Text that people see.
     pub label: String,
 }

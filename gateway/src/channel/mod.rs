@@ -1,7 +1,7 @@
-//! The channel port: where conversations live.
+//! Channel port: the interface between the gateway and the services in which conversations take place.
 //!
-//! The port is public: a program can run the gateway with channels of its own beside the built-in ones
-//! ([`crate::cli::main_with`]). Everything else of a gateway is its own affair.
+//! The port is public: a program can run the gateway with channels of its own in addition to the built-in
+//! ones ([`crate::cli::main_with`]). The rest of the gateway is internal.
 
 pub(crate) mod adapters;
 pub(crate) mod console;
@@ -36,139 +36,147 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// An answer of a channel on its way.
+/// Boxed future of a response by a channel or by the inbox.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A channel adapter. Adapters are dumb: they send what they are given, in the order of the calls, and say
-/// honestly what became of it; they bring in what people say, as often as they like.
+/// Channel adapter. Adapters make no decisions: they send messages in the order of the calls, report each
+/// outcome truthfully, and pass on incoming events, repeatedly if need be.
 ///
-/// Every answer comes in the end: an adapter has deadlines of its own, and what it does not know by then is
-/// uncertain. A call may be dropped before its answer, when the gateway ends.
+/// Every returned future completes: an adapter enforces deadlines of its own and reports an outcome that is
+/// still unknown by then as uncertain. The gateway may drop a future before completion when it shuts down.
 pub trait Channel: Send + Sync + 'static {
-    /// Its name in conversations, e.g. `console`.
+    /// Name of the channel in conversations, e.g. `console`.
     fn id(&self) -> &'static str;
 
-    /// The account of the channel that it serves, as conversations name it: `default` where there is only one.
+    /// Account of the channel that the adapter serves, as named in conversations; `default` for a channel
+    /// with a single account.
     fn account_id(&self) -> &str {
         "default"
     }
 
-    /// What can be done about bindings in one of its conversations.
+    /// Returns the kinds of binding that a conversation supports.
     fn capabilities(&self, at: &ConversationRef) -> Capabilities {
         let _ = at;
         Capabilities { here: true, child: false, child_first: false }
     }
 
-    /// Whether what it sends comes back to it under the same message ids. Then the gateway drops what it knows to be
-    /// its own; an adapter that sees who wrote a message drops its own account's by itself.
+    /// True if messages sent by the adapter come back as events with the same message ids. The gateway then
+    /// drops its own messages. An adapter that sees the author of each message drops those of its account
+    /// itself.
     fn hears_itself(&self) -> bool {
         true
     }
 
-    /// Whether the same conversation is called the same in all of its accounts, so that several of them may hear one
-    /// message. Then a command that nobody is named in is done by one of them.
+    /// True if a conversation has the same id in all accounts of the channel, so that several accounts may
+    /// receive one message. Only one account then runs a command that names no account.
     fn shares_conversations(&self) -> bool {
         false
     }
 
-    /// Why it does not hear what is said in one of its conversations just now, as far as it knows; `None` when it does.
-    /// Where several accounts share a conversation, another one then says so in its place.
+    /// Returns the reason if the adapter currently receives no messages from a conversation, as far as known,
+    /// and `None` otherwise. If several accounts share the conversation, another account reports the reason.
     fn deaf_to(&self, at: &ConversationRef) -> Option<String> {
         let _ = at;
         None
     }
 
-    /// The most that one message may hold.
+    /// Returns the maximum size of one message.
     fn limit(&self) -> Limit;
 
-    /// The most bytes of a file that goes with a message. `None`: messages carry no files, and none is given.
+    /// Returns the maximum size of an attached file, in bytes. `None` if messages carry no files; the gateway
+    /// then attaches none.
     fn file_bytes_max(&self) -> Option<u64> {
         None
     }
 
-    /// What it does with messages of conversations that are bound to nothing.
+    /// Returns the destination of messages from unbound conversations.
     fn normal(&self) -> Destination;
 
-    /// What a person of that name may do with commands beyond what is theirs. A channel that cannot tell says nothing.
+    /// Returns the rights that an author has on commands, beyond those on sessions of their own. A channel
+    /// without such information keeps the default.
     fn standing(&self, _author: &str) -> Standing {
         Standing::Person
     }
 
-    /// Sends one message. A message whose nonce the channel has seen is not sent again: its first id comes back.
+    /// Sends one message. If the channel has seen the nonce before, nothing is sent, and the id of the first
+    /// message is returned.
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome>;
 
-    /// Whether what agents say in one of its conversations is shown under their own names just now
-    /// ([`Outgoing::persona`]). Then a nonce names nothing: what may have been sent so is only looked for until it
-    /// cannot arrive any more.
+    /// True if answers of agents in a conversation currently appear under the agents' names
+    /// ([`Outgoing::persona`]). A nonce does not identify such a message: after an uncertain send, delivery
+    /// repeats the lookup until the message can no longer arrive, and only then sends again.
     fn has_personas(&self, at: &ConversationRef) -> bool {
         let _ = at;
         false
     }
 
-    /// Looks for a message whose sending had an uncertain end.
+    /// Searches for a message after a send with an uncertain outcome.
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup>;
 
-    /// Makes a conversation below `parent` that begins with `starter`. The starter's nonce names it for ever: asked
-    /// again with the same one, it is found again and no second is made (H13).
+    /// Creates a conversation below `parent` that begins with `starter`. The starter's nonce identifies the
+    /// conversation: a repeated call finds the existing conversation and creates no second one (H13).
     fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
         let _ = (parent, starter);
         let why = format!("{} has no conversations below others", self.id());
         Box::pin(async move { Opened::Rejected { why, again: false } })
     }
 
-    /// Whether it shows [`Signal`]s.
+    /// True if the channel shows [`Signal`]s.
     fn can_signal(&self) -> bool {
         false
     }
 
-    /// Shows something beside the messages, as well as it can.
+    /// Shows a signal, best effort.
     fn signal<'a>(&'a self, _to: &'a ConversationRef, _signal: &'a Signal) -> Reply<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// How long a message can be changed freely after it was sent, in milliseconds; the live card of a long turn goes
-    /// on in another message then. `None`: for ever.
+    /// Returns the period after sending in which a message can be edited without restriction, in
+    /// milliseconds. The status card of a longer turn continues in a new message. `None`: no restriction.
     fn edits_until_ms(&self) -> Option<u64> {
         None
     }
 
-    /// How many buttons a message has at most. 0: there are none, and what they would say is said in words.
+    /// Returns the maximum number of buttons of a message. 0 if the channel has no buttons; the text then
+    /// lists the options.
     fn buttons_max(&self) -> usize {
         0
     }
 
-    /// Whether texts are read as Markdown, with fences around code and `-# ` before a line in small letters.
+    /// True if texts are rendered as Markdown, with fenced code blocks and `-# ` before a line of small
+    /// print.
     fn reads_markdown(&self) -> bool {
         false
     }
 
-    /// Who may answer what agents ask, as its people read it: at most 200 characters. `None` where nobody is named.
+    /// Returns the names of the people who may answer agents' requests, in the notation of the channel: at
+    /// most 200 characters. `None` if no approvers are configured.
     fn approvers(&self) -> Option<String> {
         None
     }
 
-    /// Whether the answer of a turn ends with a line about it: agent, time, tools, context, cost.
+    /// True if the answer of a turn ends with a summary line: agent, time, tools, context, cost.
     fn shows_footer(&self) -> bool {
         false
     }
 
-    /// What a text says that means one of its conversations.
+    /// Returns the text that refers to a conversation within a message.
     fn mention(&self, at: &ConversationRef) -> String {
         at.conversation_id.clone()
     }
 
-    /// How it is. `None`: there is nothing that could be wrong with it.
+    /// Returns the health of the account. `None` if nothing can fail.
     fn health(&self) -> Option<Health> {
         None
     }
 
-    /// Whether a message that was sent can be given another text.
+    /// True if sent messages can be edited.
     fn can_edit(&self) -> bool {
         false
     }
 
-    /// Gives a message that was sent another text and other buttons. Best effort: the last one that is given holds, and one that is
-    /// lost is followed by others.
+    /// Replaces text and buttons of a sent message, best effort: the last edit wins, and later edits make up
+    /// for a lost one.
     fn edit<'a>(
         &'a self,
         _to: &'a ConversationRef,
@@ -178,85 +186,86 @@ pub trait Channel: Send + Sync + 'static {
         Box::pin(async { EditOutcome::Gone { why: "messages here cannot be changed".to_owned() } })
     }
 
-    /// Brings in what people say, until it is dropped when the gateway ends. Called once, after everything that
-    /// was brought in before a restart is taken up. A channel without this is talked to in another way.
+    /// Passes incoming events to the inbox until the future is dropped at shutdown. Called once, after all
+    /// inbox rows left by earlier processes are taken up. A channel without event intake keeps the default.
     fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
         drop(inbox);
         Box::pin(std::future::ready(()))
     }
 }
 
-/// What became of a conversation that was to be made.
+/// Result of creating a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opened {
-    /// It is there, and shows its starter.
+    /// The conversation exists and shows the starter.
     Made {
-        /// Its name in the channel.
+        /// Id of the conversation in the channel.
         conversation_id: String,
     },
-    /// It was provably not made.
+    /// The conversation was certainly not created.
     Rejected {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
-        /// Whether it may be made later.
+        /// True if a later attempt may succeed.
         again: bool,
     },
-    /// Nobody knows: the answer was lost.
+    /// The outcome is unknown: the response was lost.
     Uncertain {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
 }
 
-/// A message on its way out.
+/// Outgoing message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
-    /// What it is.
+    /// Kind of the message.
     pub kind: PartKind,
-    /// What is shown.
+    /// Visible text.
     pub text: String,
-    /// Names it for ever.
+    /// Permanent identifier of the message; every resend carries the same nonce.
     pub nonce: String,
-    /// The session that it is about.
+    /// Session that the message is about.
     pub session_key: Option<SessionKey>,
-    /// The run that it belongs to.
+    /// Run that the message belongs to.
     pub run_id: Option<RunId>,
-    /// Nothing of it was sent before this, milliseconds since the Unix epoch; `None` where nobody knows.
+    /// Earliest possible time of the first send, in milliseconds since the Unix epoch; `None` if unknown.
     pub not_before_ms: Option<u64>,
-    /// Messages of this conversation that are known to be others: none of them is looked for.
+    /// Ids of messages in this conversation that are known to be different ones; a lookup must not return any
+    /// of them.
     pub others: Vec<String>,
-    /// Its buttons, in order, as many as the channel has at most ([`Channel::buttons_max`]). Where there are none, the text
-    /// says the same.
+    /// Buttons in order, at most [`Channel::buttons_max`]. Without buttons the text says the same.
     pub actions: Vec<Action>,
-    /// A few letters that tell it from another message of ours that says the same: shown with the text where a look for
-    /// it compares texts ([`Outgoing::tagged`]); no affair of a channel that knows its messages by their nonces (H12).
+    /// Short tag that distinguishes the message from another one of ours with the same text. Shown with the
+    /// text if a lookup compares texts ([`Outgoing::tagged`]); unused by channels that identify messages by
+    /// nonce (H12).
     pub tag: Option<String>,
-    /// The name of who says it, to be shown where the channel can ([`Channel::has_personas`]); else, and where that is
-    /// refused, it is said as everything else is. Of a look for it: it may have gone so.
+    /// Name of the speaker, shown if the channel supports names ([`Channel::has_personas`]). Otherwise, or if
+    /// refused, the message is sent like any other. In a lookup: the message may have been sent under a name.
     pub persona: Option<String>,
-    /// Files that go with it, in order. A look for the message is given them too: by their number and sizes it is told
+    /// Attached files in order. A lookup gets the files too: their number and sizes distinguish the message
     /// from another one with the same text.
     pub files: Vec<OutgoingFile>,
 }
 
 impl Outgoing {
-    /// The text with the tag, which takes 30 characters at most beside it.
+    /// Returns the text with the tag, which adds at most 30 characters.
     #[must_use]
     pub fn tagged(&self) -> String {
         tagged(&self.text, self.tag.as_deref())
     }
 }
 
-/// A file that goes with a message.
+/// File attached to a message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OutgoingFile {
-    /// Its name, without a path.
+    /// File name without a path.
     pub name: String,
-    /// What it is, e.g. `text/markdown`.
+    /// Media type, e.g. `text/markdown`.
     pub content_type: String,
-    /// What it shows, in a few words.
+    /// Short description of the content.
     pub description: String,
-    /// What is in it.
+    /// Content of the file.
     pub bytes: Bytes,
 }
 
@@ -266,74 +275,75 @@ impl fmt::Debug for OutgoingFile {
     }
 }
 
-/// What a conversation is shown beside messages, as well as it can be: nobody waits for it, and it may be lost.
+/// Progress indication outside of messages, such as a reaction or a typing indicator. Best effort: no caller
+/// waits for a signal, and signals may be lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signal {
-    /// A person's message was given to the agent.
+    /// The message of a person was passed to the agent.
     Received {
-        /// The message.
+        /// Id of the message.
         message_id: String,
     },
-    /// It waits until another turn is over.
+    /// The message waits for the end of another turn.
     Queued {
-        /// The message.
+        /// Id of the message.
         message_id: String,
     },
-    /// Its turn is over, and the answer stands in the conversation.
+    /// The turn of the message is over, and the answer is in the conversation.
     Done {
-        /// The message.
+        /// Id of the message.
         message_id: String,
     },
-    /// Its turn failed, and that stands in the conversation.
+    /// The turn of the message failed, and the conversation shows the failure.
     Failed {
-        /// The message.
+        /// Id of the message.
         message_id: String,
     },
-    /// The agent works, and waits for nobody. Given again every [`WORKING_MS`] as long as that is so.
+    /// The agent is working and waits for nobody. Repeated every [`WORKING_MS`] in this state.
     Working,
 }
 
-/// How often [`Signal::Working`] is given, in milliseconds.
+/// Interval between repeated [`Signal::Working`] signals, in milliseconds.
 pub const WORKING_MS: u64 = 8_000;
 
-/// What became of a message.
+/// Result of sending a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// It is in the conversation.
+    /// The message is in the conversation.
     Sent {
-        /// The channel's id of it.
+        /// Id of the message in the channel.
         message_id: String,
     },
-    /// It is provably not in the conversation.
+    /// The message is certainly not in the conversation.
     Rejected {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
-        /// Whether the same message may be taken later.
+        /// True if the same message may be accepted later.
         again: bool,
     },
-    /// It is provably not in the conversation, and it is not taken with its files. Of a message without files it is a
-    /// plain refusal.
+    /// The message is certainly not in the conversation: the channel refused the attached files. For a
+    /// message without files this is an ordinary rejection.
     FilesRefused {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
-        /// Whether the same message may be taken in a moment, with its files. After a few times of that, and at once
-        /// where this is false, it is told in another way.
+        /// True if the same message may soon be accepted with the files. After several such refusals, or at
+        /// once if false, delivery sends the content without files.
         again: bool,
     },
-    /// It is provably not in the conversation: the channel takes no more for now.
+    /// The message is certainly not in the conversation: the channel accepts no messages for now.
     Limited {
-        /// When the same message may be sent again, in milliseconds from now.
+        /// Time until the same message may be sent again, in milliseconds.
         retry_after_ms: u64,
     },
-    /// Nobody knows: the answer was lost.
+    /// The outcome is unknown: the response was lost.
     Uncertain {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
 }
 
 impl SendOutcome {
-    /// The same, of a message that has files or has none: where there are none, none were refused.
+    /// Turns a refusal of files into a plain rejection if the message has no files.
     pub(crate) fn of(self, message: &Outgoing) -> Self {
         match self {
             Self::FilesRefused { why, again } if message.files.is_empty() => Self::Rejected { why, again },
@@ -341,7 +351,7 @@ impl SendOutcome {
         }
     }
 
-    /// The word in metrics.
+    /// Returns the label of the outcome in metrics.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
             Self::Sent { .. } => "sent",
@@ -354,53 +364,53 @@ impl SendOutcome {
     }
 }
 
-/// What became of an edit.
+/// Result of editing a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EditOutcome {
-    /// The message has the text now.
+    /// The message shows the new text.
     Edited,
-    /// It may have it or not; the same edit may be made again.
+    /// The edit may or may not have been applied; the same edit may be repeated.
     Failed {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
-    /// It has the text it had: the channel takes no more for now.
+    /// The message is unchanged: the channel accepts no edits for now.
     Limited {
-        /// When the edit may be made again, in milliseconds from now.
+        /// Time until the edit may be repeated, in milliseconds.
         retry_after_ms: u64,
     },
-    /// There is no such message, or it cannot be changed any more.
+    /// The message does not exist or can no longer be edited.
     Gone {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
-    /// The message stands as it is, and the channel will never take this change of it.
+    /// The message is unchanged, and the channel will never accept this edit.
     Refused {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
 }
 
-/// What a look for a message came to.
+/// Result of searching for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
-    /// It is there.
+    /// The message exists.
     Found {
-        /// The channel's id of it.
+        /// Id of the message in the channel.
         message_id: String,
     },
-    /// It is provably not there: it may be sent again with the same nonce.
+    /// The message certainly does not exist and may be sent again with the same nonce.
     Absent,
-    /// Nobody knows.
+    /// The search cannot decide.
     Unknown {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
-    /// The channel could not be asked just now: the message is looked for again, however often that takes.
+    /// The channel could not be queried. The search is repeated as often as necessary.
     Later {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
-        /// After how long, in milliseconds from now.
+        /// Time until the next search, in milliseconds.
         retry_after_ms: u64,
     },
 }

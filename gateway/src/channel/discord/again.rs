@@ -1,5 +1,5 @@
-//! What cannot be done just now is tried again after a pause: nothing that somebody said, changed or took back is dropped
-//! because the store or Discord was away for a moment.
+//! Retries with backoff: no message, edit or deletion is lost because the store or Discord was unavailable
+//! for a moment.
 
 use crate::channel::{Amended, Changed, Offered};
 use acp_discord::core::errors::Meaning;
@@ -7,12 +7,13 @@ use acp_discord::core::ids::Snowflake;
 use acp_discord::rest::Fault;
 use std::time::Duration;
 
-/// First and longest pause. What somebody took back must be gone before its turn comes, so that the longest is short.
+/// First and longest pause. The longest is short, since a deleted message must be dropped before its turn
+/// begins.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// What an attempt came to.
+/// Result of an attempt that may have to be repeated.
 pub(super) trait Attempt {
-    /// Why nothing was done that may be done in a moment, if so.
+    /// Returns the reason if the attempt failed and a retry may succeed.
     fn later(&self) -> Option<String>;
 }
 
@@ -43,7 +44,8 @@ impl Attempt for Changed {
     }
 }
 
-/// Of requests that only read. That a refusal ended is told, and then it is asked again.
+/// Result of a read-only request. A refusal for lack of access is final: Discord reports restored access, and
+/// then the request is made again.
 impl Attempt for Result<(), Fault> {
     fn later(&self) -> Option<String> {
         let fault = self.as_ref().err()?;
@@ -57,7 +59,7 @@ impl Attempt for Result<(), Fault> {
     }
 }
 
-/// Tries until something is done, or never will be. What waits behind it in its lane waits with it.
+/// Retries an operation until success or permanent failure. Later jobs of the conversation wait meanwhile.
 pub(super) async fn again<T: Attempt, F: Future<Output = T>>(
     what: &'static str,
     at: Snowflake,

@@ -1,9 +1,9 @@
-//! What people change about what they said, and what happens to a conversation: kept, however long that takes.
+//! Edits and deletions of messages, and events of the conversation itself; retried until processed.
 //!
-//! Discord tells each change once. One that was told to nobody, or that waited for the store when the gateway was
-//! killed, is found where it matters: of the messages whose turn has not begun, each is compared with what it says now,
-//! in moments in which nothing comes. What requests show may be older than what events told, so that they are not
-//! believed about what is new.
+//! Discord reports each change once. A change that was never received, or was lost when the gateway was
+//! killed, is found when the queue is idle: each message whose turn has not begun is compared with the
+//! current text. A REST response may be older than an event, so messages with recent events are compared
+//! later.
 
 use super::Inner;
 use super::again::{Attempt as _, again};
@@ -21,29 +21,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use tokio::time::Instant;
 
-/// What there is to be done about a message.
+/// Result of comparing a message with the prompt.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
-    /// Nothing.
+    /// No change.
     Same,
-    /// It says something else.
+    /// Edited; contains the current text.
     Says(String),
-    /// It is gone.
+    /// Deleted.
     Gone,
-    /// It cannot be said yet.
+    /// Too new to decide.
     TooNew,
 }
 
-/// The message as it is now, if it says something else than its prompt. One that says nothing is none that somebody
-/// changed: the bot is not shown what it says.
+/// Returns the current message if the text differs from the prompt. An empty text is not an edit: the bot
+/// lacks access to the content.
 fn differs<'a>(prompt: Option<&str>, now: Option<&'a Message>) -> Option<&'a Message> {
     let prompt = prompt?;
     now.filter(|now| now.text != prompt && !now.text.trim().is_empty())
 }
 
 impl Lane {
-    /// Somebody gave a message another text. It is taken of people who may speak, as things are now; where that cannot
-    /// be said just now the message is looked at later.
+    /// Applies an edit of a message. The author must currently be on the allow-list; if that cannot be
+    /// determined now, the message is compared later.
     pub(super) async fn edited(&mut self, edit: Edit) {
         let (Some(text), true) = (edit.text, edit.by_author) else { return };
         let is_program = |author: &User| author.bot || Some(author.id) == self.inner.known.me();
@@ -70,7 +70,7 @@ impl Lane {
         tracing::info!(%message, thread_id = %thread, "an edit of somebody who may not speak is not taken");
     }
 
-    /// All messages whose turn has not begun are to be compared with what they say now.
+    /// Schedules a comparison of all messages whose turn has not begun.
     pub(super) fn compare(&mut self) {
         self.left = None;
         self.owed.want(Look::Waiting, Instant::now());
@@ -83,7 +83,7 @@ impl Lane {
         tracing::info!(message = id, ?amended, "an edit was taken");
     }
 
-    /// A message is gone.
+    /// Applies the deletion of a message.
     pub(super) async fn deleted(&self, message: Snowflake) {
         let (at, id) = (self.here(), message.to_string());
         let delete = || self.inbox.deleted(at.clone(), id.clone());
@@ -91,12 +91,12 @@ impl Lane {
         tracing::info!(message = id, ?amended, "a deletion was taken");
     }
 
-    /// Looks whether the messages whose turn has not begun still say what they said; a page for each that is far from
-    /// the one before it, and none where nothing waits. Not any more as soon as something else is to be done. What was
-    /// found until then is taken, and the rest is gone on with.
+    /// Compares the messages whose turn has not begun with their current text. Reads one page of history for
+    /// each group of adjacent messages, and none if no message waits. Stops as soon as `something` completes:
+    /// changes found so far are applied, and the next call continues with the rest.
     ///
     /// # Errors
-    /// They could not be looked at, or not all of them.
+    /// [`Fault`] if some messages could not be compared.
     pub(super) async fn look_at_waiting(
         &mut self,
         something: impl Future<Output = ()>,
@@ -137,8 +137,8 @@ impl Lane {
         Ok(if is_all { Looked::Done } else { Looked::Partly })
     }
 
-    /// Those of the messages whose turn has not begun that are still to be compared, and can be: what an event told of a
-    /// moment ago is left for later.
+    /// Selects the messages whose turn has not begun and that are still to be compared. Messages with a
+    /// recent event are left for later.
     fn not_compared(&mut self, waiting: Vec<Waiting>) -> BTreeMap<Snowflake, Option<String>> {
         let known = |waiting: Waiting| Some((waiting.message_id.parse().ok()?, waiting.text));
         let mut waiting: BTreeMap<Snowflake, Option<String>> =
@@ -150,7 +150,7 @@ impl Lane {
         waiting
     }
 
-    /// What there is to be done about a message that a page would hold.
+    /// Determines the change of a message that is in the range of `page`.
     async fn found(&self, id: Snowflake, prompt: Option<&str>, page: &History) -> Result<Found, Fault> {
         if page.lacks(id) {
             return Ok(match is_new(id, now_ms()) {
@@ -167,7 +167,8 @@ impl Lane {
         Ok(Found::Same)
     }
 
-    /// Whether a message that is on no page is gone. A bot that may not read what was said is shown empty pages.
+    /// True if a message missing from its page was deleted. An empty page is no proof: a bot without
+    /// permission to read gets empty pages.
     async fn is_gone(&self, message: Snowflake) -> Result<bool, Fault> {
         let Err(fault) = self.inner.rest.message(self.channel, message).await else { return Ok(false) };
         match fault.meaning() {
@@ -177,16 +178,16 @@ impl Lane {
         }
     }
 
-    /// The conversation is not there any more.
+    /// Processes the deletion of the conversation.
     pub(super) async fn gone(&self, why: String) {
         let changed = self.changed(Change::Gone { why }).await;
-        // Nothing of it is remembered.
+        // All cached state of the conversation is dropped.
         self.inner.rest.put_away(self.channel, false);
         self.inner.known.forget(self.channel);
         tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
     }
 
-    /// Something happened to the conversation itself.
+    /// Reports an event of the conversation to the inbox.
     pub(super) async fn changed(&self, change: Change) -> Changed {
         let at = self.inner.at(self.channel, None);
         let change = || self.inbox.changed(at.clone(), change.clone());
@@ -195,7 +196,7 @@ impl Lane {
 }
 
 impl Inner {
-    /// Whether somebody may speak to agents in a conversation, as things are now.
+    /// True if a user may currently speak to agents in a conversation.
     async fn lets_speak(&self, channel: Snowflake, user: &User) -> Result<bool, Fault> {
         let settings = self.settings();
         let door = &settings.door;
@@ -229,7 +230,7 @@ mod tests {
         for (prompt, now, want) in [
             (Some("one"), Some(says("one")), None),
             (Some("one"), Some(says("two")), Some("two")),
-            // Of a command, of one that is not there, of one of which nothing is shown.
+            // A command, a missing message, and a message without visible content.
             (None, Some(says("/acp steer two")), None),
             (Some("one"), None, None),
             (Some("one"), Some(says(" ")), None),

@@ -1,6 +1,6 @@
-//! Answers of slash commands and clicks: what was done is not done again, and whoever asked is told once what came of it.
-//! As long as their answer can still be given it is tried again. What cannot be given to them, or may not have been where
-//! a second one would be seen as a second one, is told in the conversation.
+//! Replies to slash commands and clicks. Each interaction is processed once and answered once. A reply is
+//! retried as long as the interaction can be answered. If the reply fails, or may have been sent and a repeat
+//! would be visible as a second reply, the gateway replies in the conversation.
 
 use super::Inner;
 use crate::channel::{AnswerShown, Claim, Inbound, Inbox, Said};
@@ -11,44 +11,46 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// How long an interaction can be answered: a minute less than its token lives (discord.md §3).
+/// Period in which an interaction can be answered: one minute less than the lifetime of the token (discord.md
+/// §3).
 const ANSWERABLE: Duration = Duration::from_secs(14 * 60);
 /// First and longest pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Answers that may wait to be given again. Those beyond are told in the conversation at once.
+/// Maximum number of replies that wait for a retry. Beyond that, the gateway replies in the conversation at
+/// once.
 pub(super) const REPEATS_MAX: usize = 32;
 
-/// What somebody is to be told of what they asked for: what came of it where there is a claim; otherwise that it is done
-/// later, and told then.
+/// Pending reply to an interaction. With a claim: the result. Without: a notice that the gateway will process
+/// the interaction later and then reply in the conversation.
 pub(super) struct ToTell {
-    /// As long as this is held, nobody else does it or tells it.
+    /// Reservation: while held, no other task processes the interaction or replies.
     claim: Option<Claim>,
-    /// What they asked for.
+    /// The interaction as passed to the inbox.
     message: Inbound,
-    /// What they are to be told.
+    /// Content of the reply.
     pub(super) said: Said,
     until: Instant,
 }
 
 impl ToTell {
     pub(super) fn new(claim: Claim, message: Inbound, said: Result<Said, Said>, begun: Instant) -> Self {
-        // What is done later is done by others, as soon as it can be, however long the answer takes.
+        // A deferred interaction must not wait for the reply, which may be retried for minutes.
         let claim = said.is_ok().then_some(claim);
         let said = said.unwrap_or_else(|not_yet| not_yet);
         Self { claim, message, said, until: begun + ANSWERABLE }
     }
 }
 
-/// Whether giving an answer a second time shows it a second time.
+/// Effect of sending a reply a second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Twice {
-    /// It replaces the first one.
+    /// Replaces the first reply.
     Same,
-    /// It would be seen beside the first one.
+    /// Appears as a second reply.
     Shown,
 }
 
-/// When an answer that was not given, as far as is known, may be given again; `None`: not at all.
+/// Returns the minimum pause before a failed reply may be sent again; `None` if not allowed.
 fn after(fault: &Fault, twice: Twice) -> Option<Duration> {
     match fault {
         Fault::Limited { retry_after } => Some(*retry_after),
@@ -63,8 +65,9 @@ fn after(fault: &Fault, twice: Twice) -> Option<Duration> {
 }
 
 impl Inner {
-    /// Gives an answer, and keeps that it was given. `give` makes one attempt; a message that stays in the conversation is
-    /// named by `shown`. Where it was not given, the sign that it is worked on goes too.
+    /// Sends a reply and records the success. `give` makes one attempt; `shown` returns the reply if it
+    /// remains in the conversation as a message. After a definite failure the progress placeholder is
+    /// removed.
     pub(super) async fn answer<F: Future<Output = Result<Posted, Fault>>>(
         &self,
         inbox: &dyn Inbox,
@@ -76,7 +79,7 @@ impl Inner {
     ) {
         match given(&self.repeats, due.until, twice, give).await {
             Ok(posted) if due.claim.is_some() => self.was_told(inbox, due, shown(&posted)).await,
-            // Nobody holds it: the gateway does it, and says so.
+            // Without a claim, the gateway processes the interaction and replies.
             Ok(_) => {}
             Err(fault) => {
                 tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
@@ -88,14 +91,15 @@ impl Inner {
         }
     }
 
-    /// Takes away the sign that a command is worked on.
+    /// Deletes the progress placeholder of a command.
     pub(super) async fn works_no_more(&self, at: &Interaction) {
         if let Err(fault) = self.rest.delete_original(at.application, &at.token).await {
             tracing::debug!(%fault, interaction = %at.id, "the sign that a command is worked on may stay");
         }
     }
 
-    /// Keeps that somebody was told. While that cannot be kept nobody else may tell it.
+    /// Records that the user got a reply. Retries on failure and holds the claim meanwhile, so that the
+    /// gateway does not reply too.
     pub(super) async fn was_told(&self, inbox: &dyn Inbox, due: ToTell, answer: Option<AnswerShown>) {
         let mut pause = PAUSE.0;
         while !inbox.told(due.message.clone(), answer.clone()).await && Instant::now() + pause < due.until {
@@ -106,7 +110,8 @@ impl Inner {
     }
 }
 
-/// Tries until an answer is given, or cannot be any more. Each that is to be given again has one of these places.
+/// Sends a reply, with retries until success, a final refusal or the deadline. Each reply that waits for a
+/// retry holds a permit of `places`.
 async fn given<T, F: Future<Output = Result<T, Fault>>>(
     places: &Semaphore,
     until: Instant,
@@ -137,7 +142,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::sync::Arc;
 
-    /// What is done later must not wait for its answer, which may be tried for minutes.
+    /// A deferred interaction must not wait for its reply, which may be retried for minutes.
     #[test]
     fn only_what_was_done_is_held_until_it_is_told() {
         let said = Said::default;
@@ -169,7 +174,7 @@ mod tests {
         Fault::Limited { retry_after: Duration::from_secs(seconds) }
     }
 
-    /// What an answer comes to, after how many attempts and seconds.
+    /// Runs a reply with these faults; returns the result, the number of attempts and the seconds elapsed.
     async fn tried(places: usize, twice: Twice, faults: Vec<Fault>) -> (Result<(), Fault>, usize, u64) {
         let (begun, left) = (Instant::now(), RefCell::new(faults.into_iter()));
         let count = Cell::new(0);
@@ -206,7 +211,7 @@ mod tests {
         assert!((780..=840).contains(&seconds), "{seconds}");
     }
 
-    /// What cannot wait is told in the conversation instead.
+    /// Without a permit a reply is not retried; the gateway replies in the conversation instead.
     #[tokio::test(start_paused = true)]
     async fn where_many_wait_the_others_do_not() {
         assert_eq!(tried(0, Twice::Same, vec![uncertain()]).await, (Err(uncertain()), 1, 0));

@@ -1,5 +1,5 @@
-//! Reading a conversation from its mark on: what may have been missed, before anything else; and, after what was
-//! brought as it happened, whether that was all.
+//! Backfill of a conversation from the mark on (the last message id read from history): of possibly missed
+//! messages, before anything else; and after messages received as events, to verify that none was missed.
 
 use super::Inner;
 use super::lanes::{Lane, PAUSE};
@@ -16,20 +16,20 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Messages wait for this, so it goes like a word about a change.
+/// Request budget of a backfill that queued messages wait for: priority of a notice.
 pub(super) const MISSED: Turn = Turn::new(Priority::Notice, Duration::from_secs(20));
-/// Nobody waits for this: it goes when nothing else does.
+/// Request budget of a backfill that nothing waits for: lowest priority.
 pub(super) const LOOK: Turn = Turn::new(Priority::Look, Duration::from_secs(60));
 
-/// How long nothing more has come before a conversation is read after a message.
+/// Idle time after the last message before the history is read.
 const QUIET: Duration = Duration::from_secs(2);
-/// So many messages are brought before it is read although more come all the time.
+/// Number of messages after which the history is read even under constant traffic.
 const LONG: usize = 100;
-/// So many messages are remembered as brought, and as turned away. Those beyond are brought again, which changes
-/// nothing, or judged again.
+/// Maximum number of ids remembered as passed in, and as rejected. Messages beyond that are passed in again,
+/// without effect, or checked again.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Remembers a message, instead of the oldest where they are too many.
+/// Remembers a message id; drops the oldest one at the limit.
 pub(super) fn remember(ids: &mut BTreeSet<Snowflake>, id: Snowflake) {
     ids.insert(id);
     if ids.len() > REMEMBERED_MAX {
@@ -37,18 +37,19 @@ pub(super) fn remember(ids: &mut BTreeSet<Snowflake>, id: Snowflake) {
     }
 }
 
-/// What was brought since the mark without being read, and when it is read: pure.
+/// Messages passed in from events that no history read has covered yet, and the time of the next read; no
+/// I/O.
 #[derive(Debug, Default)]
 pub(super) struct Behind {
     brought: BTreeSet<Snowflake>,
-    /// How often reading failed since it worked.
+    /// Number of failed reads since the last success.
     failures: u32,
-    /// When it is read, unless more comes; none: there is nothing to read for.
+    /// Time of the next read, unless more messages arrive; `None` if no read is necessary.
     due: Option<Instant>,
 }
 
 impl Behind {
-    /// A message was brought as it happened.
+    /// Records a message that was passed in from an event.
     pub(super) fn brought(&mut self, id: Snowflake, now: Instant) {
         remember(&mut self.brought, id);
         self.due = Some(now + self.pause());
@@ -58,12 +59,13 @@ impl Behind {
         QUIET.saturating_mul(2_u32.saturating_pow(self.failures)).min(PAUSE.1)
     }
 
-    /// When it is read, unless more comes; none: there is nothing to read for.
+    /// Returns the time of the next read, unless more messages arrive; `None` if no read is necessary.
     pub(super) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether it is read now, although more may come. Less and less often while that fails.
+    /// True if the history is to be read now although more messages may arrive. The threshold doubles with
+    /// every failed read.
     pub(super) fn is_long(&self) -> bool {
         let long = LONG.saturating_mul(2_usize.saturating_pow(self.failures));
         let count = self.brought.len();
@@ -79,28 +81,28 @@ impl Behind {
         self.due = self.due.map(|_| now + self.pause());
     }
 
-    /// Everything up to here was read.
+    /// Records that the history was read up to the mark.
     fn read_through(&mut self, mark: Snowflake) {
         self.brought.retain(|id| *id > mark);
         self.due = self.due.filter(|_| !self.brought.is_empty());
     }
 
-    /// There is nothing to read for any more.
+    /// Resets the state: no read is necessary.
     fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// From where on a conversation is to be read.
+/// Returns the id after which a conversation is to be read: the mark, or else the time of the binding.
 fn mark_of(place: &Place) -> Snowflake {
     let since = Snowflake::from_ms(place.bound_at_ms);
     place.backfilled_through.as_deref().and_then(|id| id.parse().ok()).unwrap_or(since)
 }
 
 impl Lane {
-    /// Reads what may have been missed, and brings it. Later messages wait for that in the lane: until it worked, or
-    /// turns out to be of no use. Where there was no room for a message it begins there at the latest: what the
-    /// configuration binds has no mark before its first word.
+    /// Reads possibly missed messages and passes them in. Later messages wait in the queue until the backfill
+    /// succeeds or proves impossible. If the queue was full, the backfill begins at `from` at the latest: a
+    /// conversation bound by the configuration has no mark before the first message.
     pub(super) async fn catch_up(&mut self, from: Option<Snowflake>) {
         let mut pause = PAUSE.0;
         self.missed = [self.missed, from].into_iter().flatten().min();
@@ -121,7 +123,7 @@ impl Lane {
                 None => {}
                 Some(begin) => match self.read_all(begin).await {
                     Ok(()) => {
-                        // What was told and waits comes first: it is older than what is looked up then.
+                        // Queued events run first: they are older than the data of these checks.
                         self.owed.want(Look::Thread, Instant::now());
                         self.compare();
                         break Came::Read;
@@ -144,8 +146,8 @@ impl Lane {
         self.inner.known.came(self.channel, came);
     }
 
-    /// Reads what came since the mark, for what nobody told of; not any more as soon as something else is to be done.
-    /// What cannot be read now is read later.
+    /// Reads the messages after the mark, to find those without an event. Stops if `something` completes
+    /// before the first page arrives. A failed read is repeated later.
     pub(super) async fn read_on(&mut self, turn: Turn, something: impl Future<Output = ()>) {
         let place = match self.inbox.place(self.inner.at(self.channel, None)).await {
             Placed::At(place) => place,
@@ -164,7 +166,7 @@ impl Lane {
         };
         let fault = match read {
             Ok(false) => return,
-            // Whoever spoke took the thread out, and that was told by nobody either.
+            // The author unarchived the thread by writing, and that had no event either.
             Ok(true) => return self.owed.want(Look::Thread, Instant::now()),
             Err(fault) => fault,
         };
@@ -176,7 +178,8 @@ impl Lane {
         }
     }
 
-    /// What a fault says for good about reading here.
+    /// Handles faults that a retry does not fix: conversation deleted, or access refused. Returns `None` for
+    /// other faults.
     pub(super) async fn refused(&self, fault: &Fault) -> Option<Came> {
         match fault.meaning() {
             Some(Meaning::Gone(What::Channel)) => {
@@ -184,7 +187,7 @@ impl Lane {
                 Some(Came::Nothing)
             }
             Some(Meaning::LostAccess | Meaning::Forbidden) => {
-                // D3: it may be given again. The mark stays, and the next look reads from there.
+                // D3: access may be restored. The mark stays, and the next backfill starts from there.
                 if self.inner.known.is_shut(self.channel, true) {
                     tracing::warn!(
                         thread_id = %self.channel,
@@ -203,8 +206,8 @@ impl Lane {
         self.read_from(mark, page, MISSED).await.map(drop)
     }
 
-    /// Brings everything from a page on, page by page, and moves the mark with each. What was brought before is not
-    /// brought again. Whether a person said something that nobody told of.
+    /// Passes in all messages from a page on, page by page, and advances the mark with each page. Skips
+    /// messages passed in before. Returns true if a person wrote a message without an event.
     async fn read_from(&mut self, mark: Snowflake, first: History, turn: Turn) -> Result<bool, Fault> {
         let (mut mark, mut page) = (mark, first);
         let mut is_news = false;
@@ -220,7 +223,7 @@ impl Lane {
             if page.through > mark {
                 mark = page.through;
                 let at = self.inner.at(self.channel, self.inner.known.parent(self.channel));
-                // A mark that is not kept is one that is behind: the same is read again, and brought to no effect.
+                // If the mark is not committed, the next read repeats these messages without effect.
                 self.inbox.caught_up(at, mark.to_string()).await;
                 self.behind.read_through(mark);
             }
@@ -236,7 +239,7 @@ impl Lane {
         Ok(is_news)
     }
 
-    /// A page after a mark, with what is to be known of its authors.
+    /// Reads a page after a mark and completes the messages with server and roles.
     async fn page(&self, mark: Snowflake, turn: Turn) -> Result<History, Fault> {
         let mut page = self.inner.rest.history(self.channel, mark, turn).await?;
         page.messages.iter().for_each(|message| self.inner.known.spoke(self.channel, message.id));
@@ -247,8 +250,8 @@ impl Lane {
 }
 
 impl Inner {
-    /// What an event says of a message and the answer to a request does not: in which server it is, and which roles
-    /// its author has there.
+    /// Adds the data that events contain and REST responses lack: the server of a message, and the roles of
+    /// the author.
     async fn complete<'a>(
         &self,
         channel: Snowflake,
@@ -277,7 +280,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The roles of somebody; none for who is not there any more.
+    /// Returns the roles of a user; none for a former member.
     pub(super) async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, Fault> {
         match self.rest.member(guild, user).await {
             Ok(member) => Ok(member.roles),
@@ -324,7 +327,7 @@ mod tests {
         }
     }
 
-    /// A failed look forgets nothing of what was brought: the next one is made, and brings none of it again.
+    /// A failed read forgets nothing: the next read skips all messages already passed in.
     #[test]
     fn what_was_brought_is_remembered_until_it_was_read() {
         let now = Instant::now();

@@ -1,20 +1,20 @@
-//! What is remembered of which conversations are bound: pure. What is said elsewhere costs no look into the database.
+//! Cache of the bound conversations; no I/O. Messages in unbound conversations need no database query.
 
 use crate::channel::Place;
 use acp_discord::core::ids::Snowflake;
 use std::collections::BTreeMap;
 
-/// The bound conversations, as they were when somebody looked.
+/// Snapshot of the bound conversations.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
-    /// With the channels that they are threads of.
+    /// Conversation ids; for threads with the parent channel.
     places: BTreeMap<Snowflake, Option<Snowflake>>,
-    /// How often bindings had changed before that look; none: nobody has looked yet.
+    /// Binding counter before the snapshot; `None` before the first snapshot.
     as_of: Option<u64>,
 }
 
 impl Bound {
-    /// What a look came to that began when bindings had changed so often.
+    /// Creates a snapshot. `as_of` is the binding counter before the query.
     pub(super) fn new(as_of: u64, places: &[Place]) -> Self {
         let id = |text: &String| text.parse::<Snowflake>().ok();
         let entry = |place: &Place| {
@@ -24,18 +24,18 @@ impl Bound {
         Self { places: places.iter().filter_map(entry).collect(), as_of: Some(as_of) }
     }
 
-    /// Whether anybody has looked.
+    /// True after the first snapshot.
     pub(super) const fn is_known(&self) -> bool {
         self.as_of.is_some()
     }
 
-    /// Whether it is as it is now that bindings have changed so often.
+    /// True if the snapshot is current at this binding counter.
     pub(super) fn is_fresh(&self, changes: u64) -> bool {
         self.as_of == Some(changes)
     }
 
-    /// Whether a conversation is bound; none when that may have changed since. One that was bound may be none any more:
-    /// whoever brings in what is said there is told so.
+    /// Returns whether a conversation is bound; `None` if a binding may have been added since the snapshot. A
+    /// binding may also have ended since; the inbox then reports this to the caller.
     pub(super) fn has(&self, at: Snowflake, changes: u64) -> Option<bool> {
         match self.places.contains_key(&at) {
             true => Some(true),
@@ -43,12 +43,12 @@ impl Bound {
         }
     }
 
-    /// All of them, with the channels that they are threads of.
+    /// Returns all bound conversations, for threads with the parent channel.
     pub(super) fn all(&self) -> impl Iterator<Item = (Snowflake, Option<Snowflake>)> + '_ {
         self.places.iter().map(|(id, parent)| (*id, *parent))
     }
 
-    /// Those that were not bound at an earlier look; none where that was the first.
+    /// Returns the conversations bound since an earlier snapshot; none if `before` holds no snapshot.
     pub(super) fn since(&self, before: &Self) -> Vec<Snowflake> {
         let is_new = |id: &&Snowflake| before.is_known() && !before.places.contains_key(id);
         self.places.keys().filter(is_new).copied().collect()
@@ -70,7 +70,7 @@ mod tests {
         Place { conversation, bound_at_ms: 1, backfilled_through: None }
     }
 
-    /// That something is not bound is only said for as long as nothing was bound since.
+    /// `Some(false)` is returned only as long as no binding was added since the snapshot.
     #[test]
     fn what_is_not_bound_is_known_until_bindings_change() {
         let none = Bound::default();

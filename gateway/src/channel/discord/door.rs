@@ -1,13 +1,14 @@
-//! Who may speak to agents, and who may answer what they ask: pure.
+//! Authorization: allow-lists of people who may speak to agents and of people who may answer agents'
+//! requests; no I/O.
 //!
-//! An agent acts on the machine, so nobody gets through a door on which nobody is named.
+//! An agent acts on the machine, so empty allow-lists admit nobody.
 
 use crate::channel::Approves;
 use acp_discord::core::event::Member;
 use acp_discord::core::ids::Snowflake;
 use std::collections::BTreeSet;
 
-/// How many of them are named in a message.
+/// Maximum number of entries listed in a message.
 const NAMED_MAX: usize = 4;
 
 /// Users and roles.
@@ -20,12 +21,12 @@ pub(crate) struct People {
 }
 
 impl People {
-    /// Whether nobody is named.
+    /// True if neither users nor roles are listed.
     pub(crate) fn is_empty(&self) -> bool {
         self.users.is_empty() && self.roles.is_empty()
     }
 
-    /// Who they are, as Discord shows them in a message; `None` where nobody is named.
+    /// Returns users and roles as Discord mentions; `None` if none are listed.
     pub(crate) fn named(&self) -> Option<String> {
         let users = self.users.iter().map(|id| format!("<@{id}>"));
         let roles = self.roles.iter().map(|id| format!("<@&{id}>"));
@@ -43,34 +44,35 @@ impl People {
     }
 }
 
-/// Who may do what on one account.
+/// Authorization rules of one account.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Door {
-    /// Servers that are served; empty for all that the bot is in.
+    /// Served servers; empty for all servers of the bot.
     pub(crate) guilds: BTreeSet<Snowflake>,
-    /// Who may speak to agents.
+    /// People who may speak to agents.
     pub(crate) allowed: People,
-    /// Who may answer what any agent asks; nobody named: everybody what their own agents ask.
+    /// People who may answer the requests of any agent; if empty, each person answers those of their own
+    /// agents.
     pub(crate) approvers: People,
 }
 
 impl Door {
-    /// Whether it depends on roles who may do what.
+    /// True if the rules depend on roles.
     pub(crate) fn names_roles(&self) -> bool {
         !self.allowed.roles.is_empty() || !self.approvers.roles.is_empty()
     }
 
-    /// Whether a server is served.
+    /// True if a server is served, or unknown.
     pub(crate) fn serves(&self, guild: Option<Snowflake>) -> bool {
         self.guilds.is_empty() || guild.is_none_or(|guild| self.guilds.contains(&guild))
     }
 
-    /// Whether somebody may speak to agents; who approves may.
+    /// True if a member may speak to agents; approvers always may.
     pub(crate) fn admits(&self, who: &Member) -> bool {
         self.allowed.has(who) || self.approvers.has(who)
     }
 
-    /// What somebody may answer of what agents ask.
+    /// Returns the scope of agents' requests that a member may answer.
     pub(crate) fn approves(&self, who: &Member) -> Approves {
         match (self.approvers.is_empty(), self.approvers.has(who)) {
             (true, _) => Approves::Own,
@@ -95,7 +97,7 @@ mod tests {
         People { users: set(users), roles: set(roles) }
     }
 
-    /// Roles come first: there are fewer of them.
+    /// Roles are listed first, since they are fewer.
     #[test]
     fn people_are_named_as_discord_shows_them() {
         for (people, want) in [

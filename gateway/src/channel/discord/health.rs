@@ -1,4 +1,4 @@
-//! How an account is, in words and in numbers: what its websocket last said, and what its requests came to.
+//! Health of an account in words and numbers: last state of the websocket, and results of the requests.
 
 use super::Inner;
 use super::known::Sign;
@@ -14,31 +14,31 @@ use acp_discord::rest::Counts;
 use acp_discord::session::CountsNow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// With this code Discord ends a connection whose token it refuses.
+/// Close code of a websocket whose token Discord refuses.
 const REFUSED: u16 = 4004;
 
-/// What the websocket last said.
+/// Last state of the websocket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum Link {
-    /// Nothing yet.
+    /// No event yet.
     #[default]
     Begins,
-    /// Events come in.
+    /// Events arrive.
     Up,
-    /// It broke, and is made anew.
+    /// Connection lost; a new one is being opened.
     Lost(String),
-    /// It broke for good, perhaps because the token is refused.
+    /// Connection failed for good, perhaps because Discord refused the token.
     Failed { why: String, by_token: bool },
 }
 
 #[derive(Debug, Clone, Default)]
 struct Facts {
     link: Link,
-    /// When the last session began, milliseconds since the Unix epoch; what the bot is called there, in how many servers.
+    /// Start of the last session in milliseconds since the Unix epoch, name of the bot, number of servers.
     ready: Option<(u64, String, usize)>,
 }
 
-/// The state of the connection, as of now.
+/// Current state of the connection.
 #[derive(Debug, Default)]
 pub(super) struct Pulse(Mutex<Facts>);
 
@@ -47,7 +47,7 @@ impl Pulse {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of an event that came in at this time.
+    /// Updates the state with an event received at this time.
     pub(super) fn hear(&self, event: &Event, now_ms: u64) {
         let mut facts = self.facts();
         facts.link = match event {
@@ -65,17 +65,17 @@ impl Pulse {
         };
     }
 
-    /// Whether the connection broke for good.
+    /// True if the connection failed for good.
     pub(super) fn has_failed(&self) -> bool {
         matches!(self.facts().link, Link::Failed { .. })
     }
 
-    /// Whether events come in.
+    /// True if events arrive.
     pub(super) fn is_up(&self) -> bool {
         self.facts().link == Link::Up
     }
 
-    /// Another connection is begun.
+    /// Marks the start of another connection.
     pub(super) fn begins(&self) {
         self.facts().link = Link::Begins;
     }
@@ -86,7 +86,7 @@ impl Pulse {
 }
 
 impl Inner {
-    /// Why the bot does not hear what is said in a conversation.
+    /// Returns the reason if the bot receives no messages from a conversation.
     pub(super) fn deaf_to(&self, at: Snowflake) -> Option<String> {
         let guild = self.known.spot(at).and_then(|spot| spot.guild);
         let is_there =
@@ -101,7 +101,7 @@ impl Inner {
         is_elsewhere.then(|| "its bot is not in this server, or does not serve it".to_owned())
     }
 
-    /// How it is now.
+    /// Returns the current health.
     pub(super) fn health(&self) -> Health {
         let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.now());
         let (ok, mut words) = said(&facts);
@@ -122,7 +122,7 @@ impl Inner {
     }
 }
 
-/// Whether the connection is well, and what is said of it.
+/// Returns whether the connection is up, and a description.
 fn said(facts: &Facts) -> (bool, Vec<String>) {
     let (ok, word) = match &facts.link {
         Link::Begins => (false, "not connected yet".to_owned()),
@@ -136,7 +136,7 @@ fn said(facts: &Facts) -> (bool, Vec<String>) {
     (ok, [Some(word), ready].into_iter().flatten().collect())
 }
 
-/// What holds all requests back.
+/// Returns the reasons why no requests are made.
 fn held(requests: &Counts) -> Vec<String> {
     let unauthorized = requests.unauthorized.then(|| {
         "Discord refuses the token: reset it (Developer Portal, Bot), put the new one where the configuration says, and \
@@ -152,7 +152,7 @@ fn held(requests: &Counts) -> Vec<String> {
     unauthorized.into_iter().chain(shut).collect()
 }
 
-/// Bound conversations that the bot cannot read.
+/// Describes the bound conversations that the bot cannot read.
 fn shut(count: usize) -> Option<String> {
     (count > 0).then(|| {
         format!(
@@ -162,7 +162,7 @@ fn shut(count: usize) -> Option<String> {
     })
 }
 
-/// Channels in which agents should speak under their own names, and do not.
+/// Describes the channels in which agents should speak under their own names but cannot.
 fn nameless(count: usize) -> Option<String> {
     (count > 0).then(|| {
         format!(
@@ -172,7 +172,7 @@ fn nameless(count: usize) -> Option<String> {
     })
 }
 
-/// What the bot was not allowed to do since the start.
+/// Describes the permissions that Discord found missing since the start.
 fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> {
     let of = |meaning: Meaning| {
         let kinds = requests.requests.iter().filter(move |((_, outcome), _)| *outcome == meaning.as_str());
@@ -189,7 +189,7 @@ fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> 
     })
 }
 
-/// The numbers.
+/// Returns the metrics of the account.
 fn figures((up, authorized): (bool, bool), requests: &Counts, events: &CountsNow) -> Vec<(Figure, u64)> {
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let mut all = vec![

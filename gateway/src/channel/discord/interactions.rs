@@ -1,10 +1,11 @@
-//! Slash commands and clicks: kept, then acknowledged, since Discord waits for three seconds; then done like any message;
-//! then answered ([`super::answers`]). The interaction's id is the message id, so that each is done once, whatever Discord
-//! repeats.
+//! Slash commands and clicks: committed, acknowledged within Discord's limit of three seconds, processed like
+//! messages, and answered ([`super::answers`]). The interaction id serves as message id, so repeated
+//! deliveries are processed once.
 //!
-//! Nothing is acknowledged that is not kept, and what is kept is done, unless Discord provably did not hear that it was
-//! taken: then whoever asked sees that it failed, and nothing is done. What cannot be told to them (nobody knows whether
-//! Discord heard, or a kill came between) is told in the conversation.
+//! No interaction is acknowledged before the commit. A committed interaction is processed, unless Discord
+//! certainly did not receive the acknowledgement: then the user sees a failure, and nothing is done. If a
+//! reply to the user is not possible (acknowledgement uncertain, or gateway killed), the gateway replies in
+//! the conversation.
 
 use super::Inner;
 use super::answers::{ToTell, Twice};
@@ -21,21 +22,21 @@ use acp_discord::rest::{Fault, Posted};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long one may take to be kept, so that the acknowledgement is in time.
+/// Time limit for the commit of an interaction, so that the acknowledgement is in time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often one is offered that cannot be kept just now, and the pause between.
+/// Maximum number of attempts to process an interaction, and the pause between attempts.
 const OFFERS: (u32, Duration) = (8, Duration::from_millis(500));
-/// The longest answer, in UTF-16 units; the rest is in the session's history.
+/// Maximum length of a reply, in UTF-16 units; the rest is in the history of the session.
 const ANSWER_CHARS_MAX: usize = 1_900;
 
-/// The name that people see.
+/// Returns the display name of a member.
 pub(super) fn shown(who: &Member) -> String {
     who.user.shown.clone().unwrap_or_else(|| who.user.name.clone())
 }
 
 impl Inner {
-    /// A slash command.
+    /// Handles a slash command.
     pub(super) async fn command(&self, inbox: &dyn Inbox, command: Command) {
         let at = &command.at;
         let text = match line(&specs(), &command) {
@@ -60,7 +61,7 @@ impl Inner {
         self.answer(inbox, at, due, Twice::Same, give, shown).await;
     }
 
-    /// A click: the command that stands in the button.
+    /// Handles a click: runs the command encoded in the button.
     pub(super) async fn click(&self, inbox: &dyn Inbox, click: Click) {
         let at = &click.at;
         let text = match decode(&click.custom_id) {
@@ -85,7 +86,7 @@ impl Inner {
         self.answer(inbox, at, due, Twice::Shown, give, |_| None).await;
     }
 
-    /// Suggestions while somebody types.
+    /// Sends suggestions to a person who is typing a command.
     pub(super) async fn autocomplete(&self, inbox: &dyn Inbox, command: Command) {
         let at = &command.at;
         let mut choices = Vec::new();
@@ -98,7 +99,7 @@ impl Inner {
         }
     }
 
-    /// Why somebody is not served, if so.
+    /// Returns the reason if an interaction is not authorized.
     fn closed_to(&self, at: &Interaction) -> Option<String> {
         let settings = self.settings();
         let door = &settings.door;
@@ -121,7 +122,8 @@ impl Inner {
         }
     }
 
-    /// Keeps what somebody asked for, acknowledges it and has it done. What they are to be told, if nobody else tells it.
+    /// Commits, acknowledges and processes an interaction. Returns the pending reply, if the caller must send
+    /// one.
     async fn taken(
         &self,
         inbox: &dyn Inbox,
@@ -170,7 +172,7 @@ impl Inner {
                 None
             }
             Heard::No | Heard::Unknown => {
-                // The conversation is told: nobody knows whether they can be.
+                // The gateway replies in the conversation: the user may be out of reach.
                 drop(claim);
                 drop(self.offer(inbox, at, message).await);
                 if let Callback::Later { .. } = taken {
@@ -181,7 +183,7 @@ impl Inner {
         }
     }
 
-    /// Whether Discord heard that it was taken. `is_new`: this gateway has not said so before.
+    /// Acknowledges an interaction. `is_new`: no process of this gateway acknowledged the interaction before.
     async fn acknowledge(&self, at: &Interaction, callback: &Callback, is_new: bool) -> Heard {
         let Err(fault) = self.rest.callback(at.id, &at.token, callback).await else { return Heard::Yes };
         let heard = heard(&fault, is_new);
@@ -203,7 +205,8 @@ impl Inner {
         }
     }
 
-    /// Has something done. What is to be said of it; an error where it was not done, and is later.
+    /// Processes a committed interaction. Returns the reply; on `Err` a notice, and the gateway processes
+    /// later.
     async fn offer(&self, inbox: &dyn Inbox, at: &Interaction, message: Inbound) -> Result<Said, Said> {
         for _ in 0..OFFERS.0 {
             match inbox.offer(message.clone()).await {
@@ -220,26 +223,26 @@ impl Inner {
     }
 }
 
-/// Whether Discord heard that something was taken.
+/// Knowledge about the receipt of an acknowledgement by Discord.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Heard {
     Yes,
-    /// Whoever asked sees that it failed.
+    /// The user sees a failure.
     No,
     Unknown,
 }
 
-/// What a fault says of that.
+/// Interprets the fault of an acknowledgement.
 const fn heard(fault: &Fault, is_new: bool) -> Heard {
     match fault {
-        // Said by a process of this gateway before. What is new here was taken by a program that is not this gateway.
+        // An earlier process of this gateway acknowledged; for a new interaction some other program did.
         Fault::Rejected(why) if matches!(why.meaning, Meaning::AlreadyAnswered) && !is_new => Heard::Yes,
         Fault::Rejected(_) | Fault::Limited { .. } | Fault::Superseded => Heard::No,
         Fault::Uncertain { .. } => Heard::Unknown,
     }
 }
 
-/// As much of a text as one answer holds.
+/// Returns the beginning of a text, up to the maximum length of a reply.
 fn cut(text: &str) -> String {
     let limit = crate::channel::Limit::new(crate::channel::Unit::Utf16, ANSWER_CHARS_MAX);
     crate::core::split::split(text, limit).into_iter().next().unwrap_or_default()

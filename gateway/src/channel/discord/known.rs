@@ -1,5 +1,5 @@
-//! What is known of Discord just now: who the bot is, which conversations are threads, when somebody last spoke there.
-//! A cache: what is not in here is asked for.
+//! Cache of facts about Discord: identity of the bot, location of conversations, last activity. Missing facts
+//! are requested from Discord.
 
 use super::reads::Came;
 use acp_discord::core::event::Event;
@@ -9,73 +9,73 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// The most conversations that are remembered; beyond that it begins anew.
+/// Maximum number of cached conversations; at the limit the cache is cleared.
 const PLACES_MAX: usize = 20_000;
 const MINUTE_MS: u64 = 60_000;
-/// How long nothing is asked for that was refused for want of a permission: each refusal counts, and so many of them
-/// stop every request of the bot.
+/// Period in which an optional feature is not attempted again after a refusal for a missing permission: each
+/// refusal counts, and too many of them block all requests of the bot.
 const REFUSED_MS: u64 = 10 * MINUTE_MS;
 
-/// From so many conversations of one channel on that may not be written to, it is the channel.
+/// Number of conversations without write permission from which on the whole channel counts as denied.
 const DENIED_MIN: usize = 3;
-/// First and longest time between two tries in such a channel, in milliseconds.
+/// First and longest interval between write attempts in such a channel, in milliseconds.
 const DENIED_MS: (u64, u64) = (2_000, 60_000);
 
-/// A channel of which conversations may not be written to.
+/// Channel with conversations that the bot may not write to.
 #[derive(Debug)]
 struct Denied {
-    /// The first [`DENIED_MIN`] of them: more say nothing more.
+    /// The first [`DENIED_MIN`] of these conversations; more add no information.
     conversations: BTreeSet<Snowflake>,
-    /// When one of them is tried next, in milliseconds of the Unix epoch.
+    /// Time of the next attempt in any of these conversations, in milliseconds since the Unix epoch.
     next_ms: u64,
     pause_ms: u64,
 }
 
-/// What is shown beside the text of messages, as far as it takes a permission of its own.
+/// Optional feature of messages with a separate Discord permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Sign {
     /// Reactions.
     Reaction,
-    /// The sign of work.
+    /// Typing indicator.
     Typing,
-    /// Files of messages.
+    /// File attachments.
     Files,
-    /// The names of agents, which take a webhook.
+    /// Names of agents, which need a webhook.
     Persona,
 }
 
-/// What is known.
+/// Shared cache.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     facts: Mutex<Facts>,
-    /// There is something to be told.
+    /// Notified when `Facts::news` changes.
     told: Notify,
 }
 
-/// What turned out about conversations, and nobody was told of yet.
+/// Findings about conversations that the event loop has not processed yet.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// Those that are gone.
+    /// Deleted conversations.
     pub(super) gone: Vec<Snowflake>,
-    /// What reading them came to.
+    /// Results of backfills.
     pub(super) came: Vec<(Snowflake, Came)>,
 }
 
-/// Where a conversation is.
+/// Location of a conversation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Spot {
-    /// The channel of a thread; `None` for what is a channel itself.
+    /// Parent channel of a thread; `None` for a channel.
     pub(super) parent: Option<Snowflake>,
-    /// The server, as far as it is known.
+    /// Server, if known.
     pub(super) guild: Option<Snowflake>,
 }
 
-/// Where something changed.
+/// Scope of a permission change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In a channel and its threads.
+    /// A channel with its threads.
     Channel(Snowflake),
-    /// In a whole server.
+    /// A whole server.
     Guild(Snowflake),
 }
 
@@ -83,27 +83,27 @@ pub(super) enum Place {
 struct Facts {
     me: Option<Snowflake>,
     application: Option<Snowflake>,
-    /// Webhooks that agents speak through.
+    /// Webhooks for messages under agents' names.
     webhooks: BTreeSet<Snowflake>,
-    /// Servers that the bot is in.
+    /// Servers of which the bot is a member.
     guilds: BTreeSet<Snowflake>,
     spots: HashMap<Snowflake, Spot>,
-    /// Bound conversations that the bot was refused when it last looked.
+    /// Bound conversations marked as inaccessible.
     shut: BTreeSet<Snowflake>,
-    /// Those of them in which nobody has asked.
+    /// Members of `shut` that were marked without a request.
     assumed: BTreeSet<Snowflake>,
-    /// The last message of a conversation, whoever said it.
+    /// Last message of each conversation, by any author.
     last: HashMap<Snowflake, Snowflake>,
-    /// Until when a sign is not shown in a channel and its threads: Discord did not allow it.
+    /// End of the period without an optional feature in a channel and its threads, after a refusal.
     refused: HashMap<(Snowflake, Sign), u64>,
-    /// Channels that the bot may not write to just now.
+    /// Channels that the bot currently may not write to.
     denied: HashMap<Snowflake, Denied>,
-    /// Conversations that were looked at since something was last missed.
+    /// Conversations with an archive state checked since the last loss of events.
     looked_at: HashSet<Snowflake>,
     news: News,
-    /// How often the stream of events began or broke.
+    /// Number of starts and interruptions of the event stream.
     eras: u64,
-    /// Whether that stream is there.
+    /// True if the event stream is connected.
     is_hearing: bool,
 }
 
@@ -116,25 +116,26 @@ impl Known {
         self.facts().me
     }
 
-    /// The bot said who it is.
+    /// Records the identity of the bot.
     pub(super) fn is_me(&self, me: Snowflake, application: Snowflake) {
         let mut facts = self.facts();
         (facts.me, facts.application) = (Some(me), Some(application));
     }
 
-    /// Who the bot is, once it has said so.
+    /// Returns the identity of the bot, once known.
     pub(super) fn identity(&self) -> Option<Identity> {
         let facts = self.facts();
         let (me, application) = (facts.me?, facts.application?);
         Some(Identity { me, application, webhooks: facts.webhooks.clone(), hear_bots: false })
     }
 
-    /// A webhook is ours: what it says comes back to us.
+    /// Records a webhook as ours: messages through the webhook come back as echoes.
     pub(super) fn speaks_through(&self, webhook: Snowflake) {
         self.facts().webhooks.insert(webhook);
     }
 
-    /// A shard (its number, and how many there are) said in which servers the bot is, of those that are that shard's.
+    /// Records the servers that a shard reported (shard number, number of shards). Replaces earlier servers
+    /// of the shard.
     pub(super) fn is_in(&self, guilds: &[Snowflake], (shard, count): (u64, u64)) {
         let is_its = |guild: &Snowflake| (guild.0 >> 22) % count.max(1) == shard;
         let mut facts = self.facts();
@@ -142,7 +143,7 @@ impl Known {
         facts.guilds.extend(guilds);
     }
 
-    /// The bot joined a server, or is there still; or it has left.
+    /// Records that the bot is a member of a server or has left.
     pub(super) fn joined(&self, guild: Snowflake, is_there: bool) {
         let mut facts = self.facts();
         if is_there {
@@ -152,12 +153,12 @@ impl Known {
         }
     }
 
-    /// Servers that the bot is in, as far as it was told.
+    /// Returns the servers of the bot, as far as reported.
     pub(super) fn guilds(&self) -> BTreeSet<Snowflake> {
         self.facts().guilds.clone()
     }
 
-    /// A conversation is not there any more: nothing of it is kept.
+    /// Drops all cached data of a deleted conversation.
     pub(super) fn forget(&self, at: Snowflake) {
         let mut facts = self.facts();
         let channel = facts.spots.remove(&at).and_then(|spot| spot.parent).unwrap_or(at);
@@ -173,8 +174,7 @@ impl Known {
         facts.looked_at.remove(&at);
     }
 
-    /// A conversation is a thread of that channel, or a channel itself, in a server. A server that is not said this
-    /// time is the one that was known before.
+    /// Records the location of a conversation. `None` as server keeps the server known before.
     pub(super) fn is_at(&self, id: Snowflake, parent: Option<Snowflake>, guild: Option<Snowflake>) {
         let mut facts = self.facts();
         if facts.spots.len() >= PLACES_MAX {
@@ -184,24 +184,25 @@ impl Known {
         facts.spots.insert(id, Spot { parent, guild: guild.or(before) });
     }
 
-    /// Where a conversation is, if that is known.
+    /// Returns the location of a conversation, if known.
     pub(super) fn spot(&self, id: Snowflake) -> Option<Spot> {
         self.facts().spots.get(&id).copied()
     }
 
-    /// The channel of a thread.
+    /// Returns the parent channel of a thread.
     pub(super) fn parent(&self, id: Snowflake) -> Option<Snowflake> {
         self.spot(id)?.parent
     }
 
-    /// The bot was let in or refused when it looked at a bound conversation. Whether that is new.
+    /// Records whether the bot was refused access to a bound conversation. Returns true on a change.
     pub(super) fn is_shut(&self, id: Snowflake, shut: bool) -> bool {
         let mut facts = self.facts();
         facts.assumed.remove(&id);
         if shut { facts.shut.insert(id) } else { facts.shut.remove(&id) }
     }
 
-    /// A bound conversation is taken to be shut, since others of its channel are: nobody has asked there.
+    /// Marks a bound conversation as inaccessible because its siblings in the channel were refused; not
+    /// verified by a request.
     pub(super) fn is_taken_for_shut(&self, id: Snowflake) {
         let mut facts = self.facts();
         if facts.shut.insert(id) {
@@ -209,23 +210,23 @@ impl Known {
         }
     }
 
-    /// Whether the bot was refused in a conversation itself when it last looked.
+    /// True if a request for this very conversation was refused.
     pub(super) fn was_refused(&self, id: Snowflake) -> bool {
         let facts = self.facts();
         facts.shut.contains(&id) && !facts.assumed.contains(&id)
     }
 
-    /// Bound conversations that the bot was refused when it last looked.
+    /// Returns the bound conversations marked as inaccessible.
     pub(super) fn shut(&self) -> BTreeSet<Snowflake> {
         self.facts().shut.clone()
     }
 
-    /// Whether the bot was refused there when it last looked.
+    /// True if the conversation is marked as inaccessible.
     pub(super) fn was_shut(&self, id: Snowflake) -> bool {
         self.facts().shut.contains(&id)
     }
 
-    /// Somebody spoke.
+    /// Records a message of a conversation.
     pub(super) fn spoke(&self, channel: Snowflake, message: Snowflake) {
         let mut facts = self.facts();
         if facts.last.len() >= PLACES_MAX {
@@ -235,8 +236,8 @@ impl Known {
         *last = (*last).max(message);
     }
 
-    /// Whether it is worth a try to write to a conversation. Where a whole channel is denied, one of its conversations
-    /// tries now and then: each refusal counts towards the ban of the address.
+    /// True if a write to a conversation may be attempted. In a denied channel a single conversation is tried
+    /// now and then: each refusal counts towards a ban of the IP address.
     pub(super) fn may_try(&self, at: Snowflake, now_ms: u64) -> bool {
         let channel = self.parent(at).unwrap_or(at);
         let mut facts = self.facts();
@@ -252,7 +253,7 @@ impl Known {
         true
     }
 
-    /// A conversation was written to, or may not be.
+    /// Records the result of a write to a conversation.
     pub(super) fn tried(&self, at: Snowflake, is_denied: bool) {
         let channel = self.parent(at).unwrap_or(at);
         let mut facts = self.facts();
@@ -270,19 +271,19 @@ impl Known {
         }
     }
 
-    /// A request was answered with a word that this conversation does not exist: its event may never come.
+    /// Records that a response reported the conversation as deleted: a deletion event may never arrive.
     pub(super) fn turned_out_gone(&self, at: Snowflake) {
         self.facts().news.gone.push(at);
         self.told.notify_one();
     }
 
-    /// Reading a conversation came to something.
+    /// Records the result of a backfill.
     pub(super) fn came(&self, at: Snowflake, came: Came) {
         self.facts().news.came.push((at, came));
         self.told.notify_one();
     }
 
-    /// Waits until something has turned out.
+    /// Waits for news and returns the news.
     pub(super) async fn news(&self) -> News {
         loop {
             let news = std::mem::take(&mut self.facts().news);
@@ -293,8 +294,8 @@ impl Known {
         }
     }
 
-    /// Takes note of what became of the stream of events. With it all looks are forgotten: what happened to a thread while
-    /// it was broken is told by nobody, unless it is resumed, and then the looks made meanwhile may be too old.
+    /// Updates the state of the event stream. Each change invalidates all archive checks: changes of threads
+    /// during an interruption have no event, and after a resume the checks made meanwhile may be outdated.
     pub(super) fn hear(&self, event: &Event) {
         match event {
             Event::Ready(_) | Event::Resumed => self.hears(Some(true)),
@@ -304,7 +305,7 @@ impl Known {
         }
     }
 
-    /// The stream of events begins, ends, or (`None`) has a hole.
+    /// Records that the event stream begins, ends, or (`None`) has a gap.
     pub(super) fn hears(&self, is_hearing: Option<bool>) {
         let mut facts = self.facts();
         facts.looked_at.clear();
@@ -312,18 +313,19 @@ impl Known {
         facts.is_hearing = is_hearing.unwrap_or(facts.is_hearing);
     }
 
-    /// Since which beginning events come in without a hole; `None` while they do not. To be asked for before a look.
+    /// Returns the number of the current uninterrupted period of events; `None` while disconnected. Call
+    /// before an archive check.
     pub(super) fn era(&self) -> Option<u64> {
         let facts = self.facts();
         facts.is_hearing.then_some(facts.eras)
     }
 
-    /// Whether all that happened to a conversation is known: it was looked at, and events came in ever since.
+    /// True if the archive state of a conversation is known: checked, with uninterrupted events ever since.
     pub(super) fn is_followed(&self, at: Snowflake) -> bool {
         self.facts().looked_at.contains(&at)
     }
 
-    /// A look at a conversation succeeded. It counts if events came in since before it was begun.
+    /// Records a successful archive check. Ignored if events were interrupted since `era`.
     pub(super) fn looked(&self, at: Snowflake, era: Option<u64>) {
         if era.is_none() || era != self.era() {
             return;
@@ -335,18 +337,19 @@ impl Known {
         facts.looked_at.insert(at);
     }
 
-    /// Something happened to a conversation that could not be looked at.
+    /// Invalidates the archive check of a conversation.
     pub(super) fn is_lost_sight_of(&self, at: Snowflake) {
         self.facts().looked_at.remove(&at);
     }
 
-    /// Whether a sign may be tried in a conversation. Times are milliseconds of the Unix epoch.
+    /// True if an optional feature may be attempted in a conversation; `now_ms` is in Unix milliseconds.
     pub(super) fn may_show(&self, sign: Sign, at: Snowflake, now_ms: u64) -> bool {
         let channel = self.parent(at).unwrap_or(at);
         self.facts().refused.get(&(channel, sign)).is_none_or(|until| *until <= now_ms)
     }
 
-    /// A sign was refused for want of a permission, which a thread has from its channel.
+    /// Records that an optional feature was refused for a missing permission. Threads have the permissions of
+    /// their channel.
     pub(super) fn may_not_show(&self, sign: Sign, at: Snowflake, now_ms: u64) {
         let channel = self.parent(at).unwrap_or(at);
         let mut facts = self.facts();
@@ -354,13 +357,13 @@ impl Known {
         facts.refused.insert((channel, sign), now_ms.saturating_add(REFUSED_MS));
     }
 
-    /// In how many channels a sign is not tried.
+    /// Returns the number of channels in which an optional feature is not attempted.
     pub(super) fn without(&self, sign: Sign, now_ms: u64) -> usize {
         let facts = self.facts();
         facts.refused.iter().filter(|((_, of), until)| *of == sign && **until > now_ms).count()
     }
 
-    /// What the bot may do in some places is not what it was: what was refused there may be tried at once.
+    /// Records a change of permissions: refused actions in this scope may be attempted at once.
     pub(super) fn rights_changed(&self, at: Place) {
         let mut facts = self.facts();
         let Facts { spots, refused, denied, .. } = &mut *facts;
@@ -374,15 +377,15 @@ impl Known {
         denied.retain(|channel, _| !is_meant(*channel));
     }
 
-    /// When somebody last spoke there, in milliseconds of the Unix epoch.
+    /// Returns the time of the last activity in a conversation, in milliseconds since the Unix epoch.
     pub(super) fn last_ms(&self, channel: Snowflake) -> Option<u64> {
         self.facts().last.get(&channel).map(|id| id.made_at_ms())
     }
 }
 
-/// Whether a person put a thread away, rather than Discord after its time of silence: Discord never does that sooner.
-/// When something last happened there (a word, or that it was taken out), and when it was put away: both in milliseconds
-/// of the Unix epoch by Discord's clock, however late that is heard of.
+/// True if a person archived a thread, and not Discord after inactivity: Discord never archives earlier.
+/// `last_ms` is the last activity (message or unarchiving) and `archived_ms` the time of archiving, both in
+/// milliseconds since the Unix epoch by Discord's clock, so the delay of the event does not matter.
 pub(super) const fn by_person(last_ms: u64, archived_ms: u64, auto_archive_minutes: u64) -> bool {
     archived_ms.saturating_sub(last_ms) < auto_archive_minutes.saturating_mul(MINUTE_MS)
 }
@@ -487,7 +490,7 @@ mod tests {
         assert_eq!(tries(15_000), 4);
     }
 
-    /// What is remembered of conversations that may not be written to is bounded, and goes with them.
+    /// The data on denied conversations is bounded and removed with the conversations.
     #[test]
     fn what_is_denied_is_bounded_and_goes_with_its_conversation() {
         let known = Known::default();

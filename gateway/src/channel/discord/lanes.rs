@@ -1,9 +1,9 @@
-//! Messages of conversations, each conversation in its own lane: in their order, and after a gap not before what was
-//! missed was read (H8).
+//! Conversation workers: one queue and one worker per conversation. Messages are processed in order, and
+//! after a gap only once the backfill is complete (H8).
 //!
-//! Discord may never tell of a message, and nothing shows that. So what it tells of moves no mark: the conversation is
-//! read from the mark on, once nothing more has come for a moment, and only what was read moves it. A message that
-//! nobody told of is found with the next one, or with the next session of events.
+//! Discord may fail to report a message, without any sign of this. So events never advance the mark: once no
+//! more messages arrive, the conversation is read from the mark on, and only this read advances the mark. A
+//! message without an event is found together with the next message, or with the next websocket session.
 
 use super::Inner;
 use super::again::{Attempt as _, again};
@@ -26,35 +26,35 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-/// Things that may wait in one lane. What does not fit is read again from Discord.
+/// Maximum number of jobs in one queue. Jobs beyond that are read from Discord again.
 const WAITING_MAX: usize = 256;
-/// How long a lane with nothing in it stays.
+/// Idle time after which a worker ends.
 const IDLE: Duration = Duration::from_secs(300);
-/// First and longest pause before what could not be read or kept is tried again.
+/// First and longest pause between attempts to read or commit.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// The longest file that is fetched, in bytes, and how long that may take.
+/// Maximum size of a downloaded file, in bytes, and the timeout of the download.
 const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
 
-/// Something for one conversation.
+/// Job for one conversation.
 pub(super) enum Job {
-    /// Somebody wrote.
+    /// New message.
     Message(Box<Message>),
-    /// This happened where it must be asked first whether the conversation is bound, or the configuration binds what it
-    /// hangs from. With its place among those that may wait for that.
+    /// Job for a conversation that may be unbound: the worker first determines whether a binding exists, or
+    /// the configuration binds the parent channel. Holds a permit of the limit for such jobs.
     Unsure(Box<Job>, OwnedSemaphorePermit),
-    /// Somebody changed what they wrote.
+    /// Edited message.
     Edited(Edit),
-    /// A message is gone.
+    /// Deleted message.
     Deleted(Snowflake),
-    /// It is a thread that is put away or not.
+    /// Archive state of the thread.
     Thread(Shelf),
-    /// It is not there any more.
+    /// End of the conversation, with the reason.
     Gone(String),
 }
 
 impl Job {
-    /// The message from which on a read brings this back, if one does: what is changed is told once, and so is a command
-    /// where nothing is bound.
+    /// Returns the message from which a backfill restores this job. `None` for changes, which Discord reports
+    /// once, and for commands, which a backfill does not read in unbound conversations.
     fn is_read_from(&self) -> Option<Snowflake> {
         match self {
             Self::Message(message) => command::parse(&message.text).is_none().then_some(message.id),
@@ -64,7 +64,7 @@ impl Job {
     }
 }
 
-/// The lanes of one account.
+/// Conversation workers of one account.
 pub(super) struct Lanes {
     inner: Arc<Inner>,
     inbox: Arc<dyn Inbox>,
@@ -76,7 +76,7 @@ impl Lanes {
         Self { inner, inbox, lanes: HashMap::new() }
     }
 
-    /// Puts something into a lane. Never waits.
+    /// Adds a job to the queue of a conversation. Never waits.
     pub(super) fn put(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake, job: Job) {
         let mut job = job;
         let from = job.is_read_from();
@@ -85,7 +85,8 @@ impl Lanes {
         }
     }
 
-    /// There is no room for a message anywhere: the conversation is read from it on, should it turn out to be ours.
+    /// Requests a backfill for a message dropped at a limit; effective only if the conversation proves to be
+    /// bound.
     pub(super) fn miss(
         &mut self,
         tasks: &mut tokio::task::JoinSet<()>,
@@ -95,13 +96,12 @@ impl Lanes {
         while !self.open(tasks, channel).miss(message) {}
     }
 
-    /// Has a conversation read from its mark on, before anything else that waits there. However often that is said
-    /// until it begins, it is read once.
+    /// Requests a backfill of a conversation before all other jobs. Repeated requests lead to one backfill.
     pub(super) fn read(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) {
         while !self.open(tasks, channel).read() {}
     }
 
-    /// The lane of a conversation; another one where it has ended.
+    /// Returns the queue of a conversation. Starts a worker if none is running.
     fn open(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) -> &Mailbox<Job> {
         if self.lanes.get(&channel).is_none_or(|lane| lane.is_closed()) {
             self.lanes.retain(|_, lane| !lane.is_closed());
@@ -127,40 +127,42 @@ impl Lanes {
     }
 }
 
-/// One conversation.
+/// Worker of one conversation.
 pub(super) struct Lane {
     pub(super) inner: Arc<Inner>,
     pub(super) inbox: Arc<dyn Inbox>,
     pub(super) channel: Snowflake,
     pub(super) mailbox: Arc<Mailbox<Job>>,
-    /// What was brought since the mark without being read.
+    /// Messages passed in from events that no history read has covered yet.
     pub(super) behind: Behind,
-    /// What is to be looked at once nothing waits.
+    /// Pending checks.
     pub(super) owed: Owed,
-    /// Of the messages whose turn has not begun, those that are still to be compared with what they say now; none: all.
+    /// Messages whose turn has not begun and that still have to be compared with their current text; `None`:
+    /// all.
     pub(super) left: Option<BTreeSet<Snowflake>>,
-    /// Of which messages events told a moment ago.
+    /// Ids of messages with an event during the last 10 s.
     pub(super) lately: Lately,
-    /// The messages of people who may not speak: they are judged once, however often they come while this lives.
+    /// Messages of people not on the allow-list: checked once during the life of the worker, even if received
+    /// again.
     turned_away: BTreeSet<Snowflake>,
-    /// The first message that there was no room for, until the conversation was read from there.
+    /// First message rejected by the full queue, until a backfill from this message is complete.
     pub(super) missed: Option<Snowflake>,
 }
 
-/// What a lane does when nothing comes.
+/// Action of a worker without jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// It looks at something.
+    /// Run a check.
     Look(Look),
-    /// It reads whether it brought everything.
+    /// Read the history, to find messages without events.
     Read,
-    /// It ends.
+    /// End the worker.
     End,
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // However it ends: what comes next begins another one.
+        // The next job starts another worker.
         self.mailbox.abandon();
     }
 }
@@ -173,10 +175,10 @@ impl Lane {
             match (tokio::time::timeout_at(at, mailbox.next()).await, due) {
                 (Ok(Next::Job(job)), _) => self.work(job).await,
                 (Ok(Next::Read(from)), _) => self.catch_up(from).await,
-                // What comes meanwhile is not kept waiting by what nobody waits for.
+                // New jobs interrupt checks and history reads.
                 (Err(_), Due::Look(look)) => self.look(look).await,
                 (Err(_), Due::Read) => self.read_on(LOOK, mailbox.arrives()).await,
-                // The bot may not read here: nobody else remembers from where on it is to be read.
+                // The bot has no access, and only this worker knows the start of the backfill.
                 (Err(_), Due::End) if self.missed.is_some() => self.catch_up(None).await,
                 (Err(_), Due::End) if mailbox.close() => return,
                 (Err(_), Due::End) => {}
@@ -184,7 +186,7 @@ impl Lane {
         }
     }
 
-    /// What is done when nothing comes until then.
+    /// Returns the next action if no job arrives, and the time for it.
     fn due(&self, now: Instant) -> (Instant, Due) {
         let look = self.owed.next().map(|(at, look)| (at, Due::Look(look)));
         let read = self.behind.due().map(|at| (at, Due::Read));
@@ -192,7 +194,7 @@ impl Lane {
         [look, read].into_iter().flatten().min().map_or(end, |due| due.min(end))
     }
 
-    /// Looks at something that is owed, unless something else comes.
+    /// Runs one pending check; interrupted by new jobs.
     async fn look(&mut self, look: Look) {
         let mailbox = Arc::clone(&self.mailbox);
         let looked = match look {
@@ -202,7 +204,7 @@ impl Lane {
         match looked {
             Ok(Looked::Done) => self.owed.done(look),
             Ok(Looked::Partly) => self.owed.failed(look, Instant::now()),
-            // It is the next thing to be done after what came.
+            // The check runs again after the new jobs.
             Ok(Looked::Interrupted) => {}
             Err(fault) => {
                 let is_for_good =
@@ -232,7 +234,7 @@ impl Lane {
         match job {
             Job::Unsure(..) => {}
             Job::Message(message) => {
-                // Whoever writes takes it out.
+                // A new message unarchives the thread.
                 self.inner.rest.put_away(self.channel, false);
                 if self.bring(&message).await {
                     self.behind.brought(message.id, Instant::now());
@@ -252,8 +254,8 @@ impl Lane {
         }
     }
 
-    /// Whether what is said here is for agents after all. Waits until that is known: of what waits meanwhile there is
-    /// so much and no more, and the rest is read from Discord.
+    /// Returns true if messages of this conversation are for agents. Waits until known: the number of waiting
+    /// jobs is limited, and the rest is read from Discord.
     async fn turns_out_ours(&self) -> bool {
         let mut pause = PAUSE.0;
         loop {
@@ -266,12 +268,13 @@ impl Lane {
         }
     }
 
-    /// The conversation, as far as it is known where it is.
+    /// Returns the reference of the conversation, with the parent channel if known.
     pub(super) fn here(&self) -> ConversationRef {
         self.inner.at(self.channel, self.inner.known.parent(self.channel))
     }
 
-    /// Brings a message until it is kept or refused; whether it is dealt with.
+    /// Passes in a message, with retries until accepted or refused. Returns false if the bot's identity is
+    /// unknown yet.
     pub(super) async fn bring(&mut self, message: &Message) -> bool {
         if self.turned_away.contains(&message.id) {
             return true;
@@ -320,7 +323,7 @@ impl Lane {
         true
     }
 
-    /// Fetches files, as far as they may be: from Discord's own hosts, or from the configured one.
+    /// Downloads files, only from Discord's own hosts or from the configured host.
     async fn files(&self, files: &[File]) -> Vec<Attachment> {
         let mut out = Vec::new();
         for file in files.iter().take(crate::core::files::FILES_MAX + 1) {
@@ -374,7 +377,7 @@ impl Inner {
         base.is_some_and(|base| base.host_str() == Some(host) && base.scheme() == url.scheme())
     }
 
-    /// Whether the configuration binds a conversation, or the channel that it hangs from; `None` when that is not known.
+    /// Returns whether the configuration binds a conversation or the parent channel; `None` if unknown.
     pub(super) fn is_configured(&self, channel: Snowflake) -> Option<bool> {
         let settings = self.settings();
         let configured = &settings.configured;
@@ -386,7 +389,7 @@ impl Inner {
         is_known.then(|| parent.is_some_and(|parent| configured.contains(&parent)))
     }
 
-    /// The same, asked for until it is known. Where it may not be asked for it is none.
+    /// Like `is_configured`, with requests to Discord until known; false if Discord refuses.
     pub(super) async fn turns_out_configured(&self, channel: Snowflake) -> bool {
         let mut pause = PAUSE.0;
         loop {
@@ -410,7 +413,7 @@ impl Inner {
         }
     }
 
-    /// The channel of a thread; asked for once where it is not known.
+    /// Returns the parent channel of a thread; one request if unknown.
     pub(super) async fn parent_of(&self, channel: Snowflake) -> Option<Snowflake> {
         match self.known.spot(channel) {
             Some(spot) => spot.parent,
@@ -418,7 +421,7 @@ impl Inner {
         }
     }
 
-    /// The server of a conversation; asked for once where it is not known.
+    /// Returns the server of a conversation; one request if unknown.
     pub(super) async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, Fault> {
         match self.known.spot(channel).and_then(|spot| spot.guild) {
             Some(guild) => Ok(Some(guild)),

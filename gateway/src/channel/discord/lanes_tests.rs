@@ -1,13 +1,14 @@
-//! Lanes while Discord is slow, refuses, or shows an old state; and while the door is being opened and closed.
+//! Conversation workers while Discord is slow, refuses requests or returns outdated data, and while the
+//! allow-list changes.
 
 use super::*;
 use acp_discord::core::event::Edit;
 use tokio::time::{advance, pause, resume};
 
 const EVE: Snowflake = Snowflake(6);
-/// Everybody of the crew may speak.
+/// Role of which all members may speak.
 const CREW: u64 = 70;
-/// How long after its event a look may be older than that.
+/// Maximum staleness of a REST response after an event.
 const SETTLES: Duration = Duration::from_secs(10);
 
 fn edited(who: Option<Snowflake>, channel: u64, id: u64, text: &str) -> Event {
@@ -30,7 +31,7 @@ fn gap() -> Event {
     Event::Gap { why: Gap::Overflow, lost: 1 }
 }
 
-/// Only these may speak from now on.
+/// Replaces the allow-list.
 fn admits(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
     let before = inner.settings();
     let people = People {
@@ -42,21 +43,21 @@ fn admits(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
 }
 
 impl Plane {
-    /// What was asked for that begins like this, without that.
+    /// Returns the logged requests with this prefix, without the prefix.
     fn all(&self, what: &str) -> Vec<String> {
         let all = self.asked.lock().unwrap().clone();
         all.iter().filter_map(|it| it.strip_prefix(what)).map(str::to_owned).collect()
     }
 }
 
-/// A clock that jumps, for a moment in which nothing else happens.
+/// Advances the clock at a moment without other activity.
 async fn later(by: Duration) {
     pause();
     advance(by).await;
     resume();
 }
 
-/// Waits for something that takes long by the clock of the lanes.
+/// Waits for a condition while the clock of the workers runs faster.
 async fn in_the_end(what: &str, is: impl Fn() -> bool) {
     for _ in 0..1_500 {
         if is() {
@@ -68,7 +69,7 @@ async fn in_the_end(what: &str, is: impl Fn() -> bool) {
     panic!("not in time: {what}");
 }
 
-/// A Discord with some messages, in a channel that is bound, once it was read.
+/// Starts with these messages in a bound channel, after the first backfill.
 async fn bound(
     said: std::ops::Range<u64>,
 ) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>, Arc<Inner>, Arc<Ways>, watch::Sender<Option<Json>>) {
@@ -81,7 +82,8 @@ async fn bound(
     (plane, sink, ear, inner, ways, tells)
 }
 
-/// Who may not speak any more does not put words into a prompt that waits either, by name or by role; programs never do.
+/// Edits by people no longer on the allow-list, by user or by role, do not change a queued prompt; edits by
+/// bots never do.
 #[tokio::test]
 async fn who_may_not_speak_changes_no_prompt() {
     let (plane, sink, _ear, inner, ways, _tells) = bound(0..0).await;
@@ -90,7 +92,7 @@ async fn who_may_not_speak_changes_no_prompt() {
     sink.put(edited(Some(ANN), 7, 1_001, "by ann"));
     until("ann's is taken", || plane.asked("edited") > 0).await;
     assert_eq!(plane.all("edited 7 "), ["1001 by ann"]);
-    // Now by role alone.
+    // From here on the allow-list contains only a role.
     admits(&inner, &[], &[CREW]);
     ways.roles.lock().unwrap().insert(EVE.0, vec![CREW]);
     sink.put(edited(Some(ANN), 7, 1_001, "by ann, who has left"));
@@ -102,16 +104,16 @@ async fn who_may_not_speak_changes_no_prompt() {
     sink.put(edited(Some(ANN), 7, 1_001, "by ann again"));
     until("it is taken", || plane.asked("edited") > 2).await;
     assert_eq!(plane.all("edited 7 "), ["1001 by ann", "1001 by one of the crew", "1001 by ann again"]);
-    // Anybody takes back what they said.
+    // Anyone may delete their own message.
     sink.put(Event::MessagesDeleted { channel: Snowflake(7), ids: vec![Snowflake(1_001)] });
     until("it is taken", || plane.asked("deleted 7 1001") > 0).await;
 }
 
-/// The same where it is found when nobody heard it; that something is gone is found all the same.
+/// The same for edits found by a check; deletions are found all the same.
 #[tokio::test]
 async fn what_was_changed_by_who_may_not_speak_is_not_taken_when_it_is_found() {
     let (plane, sink, _ear, inner, ways, _tells) = bound(1_001..1_003).await;
-    // What is gone is the last one that is looked at.
+    // The deleted message is the last one compared.
     let looked = |times: usize| plane.asked("deleted 7 1003") >= times;
     *plane.waiting.lock().unwrap() = vec![waits(1_001, "one"), waits(1_002, "7: 1002"), waits(1_003, "gone")];
     admits(&inner, &[EVE], &[CREW]);
@@ -125,7 +127,7 @@ async fn what_was_changed_by_who_may_not_speak_is_not_taken_when_it_is_found() {
     until("it is taken", || plane.all("edited 7 ").contains(&"1001 7: 1001".to_owned())).await;
 }
 
-/// A change of which it is not said whose it is is looked up.
+/// An edit without an author is compared by a check.
 #[tokio::test]
 async fn a_change_by_nobody_knows_whom_is_looked_up() {
     let (plane, sink, _ear, _inner, _ways, _tells) = bound(1_001..1_003).await;
@@ -137,12 +139,12 @@ async fn a_change_by_nobody_knows_whom_is_looked_up() {
     in_the_end("it is found", || plane.asked("edited 7 1001 7: 1001") > 0).await;
 }
 
-/// What requests show may be older than what an event told: it is believed when it had time to catch up.
+/// A REST response may be older than an event: it is trusted only after a delay.
 #[tokio::test]
 async fn what_events_told_is_not_undone_by_an_older_state() {
     let (plane, sink, _ear, _inner, _ways, _tells) = bound(1_001..1_003).await;
     let begun = Instant::now();
-    // The first is not shown at all, the second as it was before.
+    // The fake lacks the first message and has the old text of the second.
     sink.put(said(1_000, 7, "not shown yet"));
     sink.put(edited(Some(ANN), 7, 1_001, "two"));
     until("both are taken", || !plane.offered().is_empty() && plane.asked("edited") > 0).await;
@@ -159,7 +161,7 @@ async fn what_events_told_is_not_undone_by_an_older_state() {
     .await;
 }
 
-/// A message that was just written may be missing on a page.
+/// A page may lack a message that was just written.
 #[tokio::test]
 async fn what_is_new_is_not_gone() {
     let (plane, sink, _ear, _inner, _ways, _tells) = bound(0..0).await;
@@ -175,13 +177,13 @@ async fn what_is_new_is_not_gone() {
     assert!(now_ms() >= made_ms + 10_000);
 }
 
-/// What one page shows is taken although the next cannot be had, and is not asked for again.
+/// Findings of one page are applied although the next page fails, and the page is not requested again.
 #[tokio::test]
 async fn what_was_found_is_taken_before_the_rest_is_looked_at() {
     let (plane, sink, _ear, _inner, ways, _tells) = bound(1_001..1_290).await;
     *plane.waiting.lock().unwrap() = vec![waits(1_001, "as it was"), waits(1_250, "as it was")];
     *ways.refuses.lock().unwrap() = Some((1_249, 503));
-    // It reads everything from the beginning on, three pages, which begin elsewhere.
+    // The backfill reads three pages, with other `after` parameters.
     sink.put(gap());
     until("the first is found", || plane.asked("edited 7 1001") > 0).await;
     let tries = plane.asked("waiting 7");
@@ -192,7 +194,7 @@ async fn what_was_found_is_taken_before_the_rest_is_looked_at() {
     assert_eq!(ways.pages(1_000), 1);
 }
 
-/// A message that was refused stays refused, whoever may speak by the time it comes another way.
+/// A message rejected by the allow-list stays rejected, even if received again after a change of the list.
 #[tokio::test]
 async fn what_was_refused_stays_refused_however_it_comes_again() {
     for is_read_first in [true, false] {
@@ -228,7 +230,7 @@ async fn what_was_refused_stays_refused_however_it_comes_again() {
     }
 }
 
-/// An old word about a thread does not take the place of the look that a hole in the events made due.
+/// An event from before a gap does not replace the check that the gap requires.
 #[tokio::test]
 async fn d12_what_was_told_before_a_gap_is_not_believed_after_it() {
     let (plane, sink, _ear, inner, _ways, tells) = bound(0..0).await;
@@ -236,7 +238,7 @@ async fn d12_what_was_told_before_a_gap_is_not_believed_after_it() {
     let places = plane.asked("place 7");
     sink.put(gap());
     until("it is to be read", || plane.asked("place 7") > places).await;
-    // It waits behind that, however long it has been on its way.
+    // The event waits behind the backfill.
     sink.put(Event::ThreadChanged(shown_thread(false)));
     sink.put(typing());
     until("all of it came", || plane.asked("suggest") > 0).await;
@@ -247,7 +249,7 @@ async fn d12_what_was_told_before_a_gap_is_not_believed_after_it() {
     until("and followed", || inner.known.is_followed(Snowflake(7))).await;
 }
 
-/// Whether the configuration binds a thread is asked for as long as that may be answered: what is said there waits.
+/// The parent of a thread is requested until known, to decide on static bindings; messages wait meanwhile.
 #[tokio::test]
 async fn what_may_be_configured_is_asked_for_until_it_is_known() {
     let (tells, says) = watch::channel(None);
@@ -255,7 +257,7 @@ async fn what_may_be_configured_is_asked_for_until_it_is_known() {
     let ways = Arc::clone(&town.ways);
     let (plane, sink, _ear, _inner) = ground_of(false, town, &[3]).await;
     sink.put(said(1_001, 7, "one"));
-    // Two requests are one try.
+    // Two requests are one attempt.
     for _ in 0..24 {
         let asked = ways.looks.load(Ordering::Relaxed);
         later(Duration::from_secs(40)).await;
@@ -265,7 +267,7 @@ async fn what_may_be_configured_is_asked_for_until_it_is_known() {
     in_the_end("it is heard", || plane.offered() == ["one"]).await;
 }
 
-/// What there was no room for is not forgotten because the bot may not read there yet.
+/// Messages that did not fit into the queue are backfilled once the bot has access.
 #[tokio::test]
 async fn what_there_was_no_room_for_is_read_when_the_bot_is_let_in() {
     let (_tells, says) = watch::channel(Some(channel()));
@@ -289,7 +291,7 @@ async fn what_there_was_no_room_for_is_read_when_the_bot_is_let_in() {
     assert_eq!(heard, ids.map(|id| format!("7: {id}")).collect());
 }
 
-/// While nobody knows what is bound, only so many changes wait; those beyond are found where they matter.
+/// While the bindings are unknown, a limited number of edits waits; a check finds those beyond.
 #[tokio::test]
 async fn what_is_changed_while_nobody_knows_what_is_bound_has_a_bound() {
     let (_tells, says) = watch::channel(Some(channel()));

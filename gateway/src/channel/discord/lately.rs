@@ -1,24 +1,24 @@
-//! Of which messages an event told a moment ago: pure.
+//! Ids of messages with a recent event; no I/O.
 //!
-//! What a request shows may be older than that. Discord does not say by how much: what it shows is believed once there
-//! was time for it to catch up.
+//! A REST response may be older than an event, by an undocumented time. A response about such a message is
+//! trusted only after a delay.
 
 use acp_discord::core::ids::Snowflake;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So much older may be what a request shows.
+/// Maximum staleness of a REST response relative to events.
 const OLDER_MAX: Duration = Duration::from_secs(10);
-/// So many messages are remembered: the last ones.
+/// Maximum number of remembered messages; the oldest are dropped first.
 const TOLD_MAX: usize = 1_000;
 
-/// The messages that were told of a moment ago, in the order of that.
+/// Ids of messages in the order of their last events, with the time of each event.
 #[derive(Debug, Default)]
 pub(super) struct Lately(VecDeque<(Instant, Snowflake)>);
 
 impl Lately {
-    /// An event told of a message.
+    /// Records an event of a message.
     pub(super) fn told(&mut self, id: Snowflake, now: Instant) {
         while self.0.len() >= TOLD_MAX || self.0.front().is_some_and(|(at, _)| *at + OLDER_MAX <= now) {
             self.0.pop_front();
@@ -26,13 +26,14 @@ impl Lately {
         self.0.push_back((now, id));
     }
 
-    /// Whether a request may show an older state of a message than events told.
+    /// True if a REST response may show an older state of the message than events did.
     pub(super) fn has(&self, id: Snowflake, now: Instant) -> bool {
         self.0.iter().any(|(at, told)| *told == id && now < *at + OLDER_MAX)
     }
 }
 
-/// Whether a message is so new that a request may not show it yet; the second is now, in milliseconds of the Unix epoch.
+/// True if a message is so new that a REST response may lack it; `now_ms` is in milliseconds since the Unix
+/// epoch.
 pub(super) fn is_new(id: Snowflake, now_ms: u64) -> bool {
     let older_ms = u64::try_from(OLDER_MAX.as_millis()).unwrap_or(u64::MAX);
     now_ms < id.made_at_ms().saturating_add(older_ms)

@@ -1,4 +1,4 @@
-//! The connection that events come by, and its exchange for another one.
+//! Websocket connection that delivers events.
 
 use super::Inner;
 use acp_discord::core::event::Event;
@@ -8,22 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Events that may wait; what comes then is a gap, and is read again.
+/// Maximum number of waiting events; a further event causes a gap and thus a backfill.
 const EVENTS_MAX: usize = 4_096;
-/// How long a connection that is told to end may take to say so. What it had brought by then is taken all the same.
+/// Maximum wait for each remaining event of a connection that is being closed.
 const LAST: Duration = Duration::from_secs(2);
 
-/// A connection, which ends with this.
+/// Connection; closed on drop.
 pub(super) struct Line {
     events: Events,
-    /// Whether something may still come.
+    /// True if more events may arrive.
     is_open: bool,
     token: Secret,
     end: Option<DropGuard>,
 }
 
 impl Line {
-    /// Begins a connection with the settings of now.
+    /// Opens a connection with the live settings.
     pub(super) fn open(inner: &Inner) -> Self {
         let now = inner.settings();
         if now.door.allowed.is_empty() && now.door.approvers.is_empty() {
@@ -47,7 +47,7 @@ impl Line {
         Self { events, is_open: true, token: now.token.clone(), end: Some(stop.drop_guard()) }
     }
 
-    /// The next event. When it failed for good, which it has said, there is none for ever.
+    /// Returns the next event. Waits forever after a permanent failure, which is itself reported as an event.
     pub(super) async fn next(&mut self) -> Event {
         if self.is_open {
             match self.events.next().await {
@@ -58,17 +58,17 @@ impl Line {
         std::future::pending().await
     }
 
-    /// Whether it is over for good, or was begun with another token than this.
+    /// True if the connection has failed for good, or was opened with a token other than `token`.
     pub(super) fn is_no_use_with(&self, token: &Secret) -> bool {
         !self.is_open || self.token != *token
     }
 
-    /// Ends it. What it brought until then is still to be taken, by [`Line::last`].
+    /// Closes the connection. Events received before are still available through [`Line::last`].
     pub(super) fn end(&mut self) {
         self.end = None;
     }
 
-    /// The next of the events that one that was ended had brought; none when all of them were taken.
+    /// Returns the next remaining event of a closed connection; `None` after the last one or the time limit.
     pub(super) async fn last(&mut self) -> Option<Event> {
         tokio::time::timeout(LAST, self.events.next()).await.ok().flatten()
     }
@@ -76,7 +76,7 @@ impl Line {
 
 #[cfg(test)]
 impl Line {
-    /// One that was begun with this token, and brings these events.
+    /// Creates a connection with this token and these events.
     pub(super) fn of(token: Secret, events: Events) -> Self {
         Self { events, is_open: true, token, end: None }
     }

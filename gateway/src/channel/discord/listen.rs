@@ -1,5 +1,6 @@
-//! The loop over what happens on Discord, in its order. Nothing in here waits for anything but the next event: messages
-//! go into lanes, interactions into tasks of their own, and what is bound is looked up aside ([`super::rounds`]).
+//! Event loop of the Discord adapter. Handles events in order and waits for nothing but the next event:
+//! messages go to conversation workers, interactions to tasks of their own, and a background task reads the
+//! bindings ([`super::rounds`]).
 
 use super::Inner;
 use super::bound::Bound;
@@ -23,47 +24,47 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Interactions that are worked on at once.
+/// Maximum number of concurrent interactions.
 const INTERACTIONS_MAX: usize = 64;
-/// Messages, and changes to them, of which it is not known yet whether they are ours.
+/// Maximum number of waiting messages and changes of which it is unknown whether the conversation is bound.
 const UNSURE_MAX: usize = 4_096;
-/// How often it is looked whether the bot is let in again where it was refused.
+/// Interval between attempts to read inaccessible conversations.
 const LOOK: Duration = Duration::from_secs(20);
 
-/// Listens until it is dropped.
+/// Runs the event loop until dropped.
 pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) {
     let line = Line::open(&inner);
     Ear::new(inner, inbox).hear(line).await;
 }
 
-/// What somebody waits for an answer to.
+/// Interaction of a person who waits for a response.
 enum Asked {
     Command(Box<Command>),
     Click(Box<Click>),
     Suggestions(Box<Command>),
 }
 
-/// Who listens.
+/// State of the event loop.
 pub(super) struct Ear {
     pub(super) inner: Arc<Inner>,
     pub(super) inbox: Arc<dyn Inbox>,
     pub(super) lanes: Lanes,
     pub(super) tasks: JoinSet<()>,
     places: Arc<Semaphore>,
-    /// What is bound, as far as it is remembered, and how often that has changed.
+    /// Cache of bindings, and the binding counter.
     pub(super) bound: Bound,
     pub(super) changes: watch::Receiver<u64>,
-    /// At most one look at what is bound now.
+    /// Task for reading the bindings; at most one.
     pub(super) listings: JoinSet<Listing>,
-    /// What ended, to be done once it is known what is bound now.
+    /// Deleted channels and servers, processed after the next read of the bindings.
     pub(super) ended: Vec<Ended>,
-    /// What is to be read again.
+    /// Schedule of backfills.
     pub(super) reads: Reads,
     pub(super) started: Instant,
     unsure: Arc<Semaphore>,
-    /// Servers that are out of reach.
+    /// Servers that are currently unavailable.
     gone: BTreeSet<Snowflake>,
-    /// The last conversation of those that are shut to the bot that was looked at.
+    /// Last inaccessible conversation that was retried.
     pub(super) looked: Snowflake,
 }
 
@@ -90,7 +91,7 @@ impl Ear {
     async fn hear(mut self, mut line: Line) {
         let inner = Arc::clone(&self.inner);
         let mut renewed = self.inner.settings.subscribe();
-        // They may have changed since the line was begun.
+        // The settings may have changed since the connection was opened.
         renewed.mark_changed();
         self.tasks.spawn(registration::keep(Arc::clone(&inner)));
         let mut look = tokio::time::interval(LOOK);
@@ -100,7 +101,7 @@ impl Ear {
             let due = self.due();
             tokio::select! {
                 biased;
-                // The sender lives as long as this.
+                // The sender lives as long as `self`.
                 _ = renewed.changed() => self.renew(&mut line).await,
                 Some(Ok(listing)) = self.listings.join_next() => self.listed(listing),
                 Ok(()) = self.changes.changed() => self.list(),
@@ -118,9 +119,9 @@ impl Ear {
         self.take(event);
     }
 
-    /// Takes up what a reload changed. Another token wants another connection, and one that failed for good is tried
-    /// again: somebody may have mended what was wrong (D7). What the old one had brought is taken first: clicks, commands
-    /// and edits are told by nobody again.
+    /// Applies a configuration reload. A changed token requires a new connection, and a permanent failure is
+    /// retried, since the cause may have been fixed (D7). Events of the old connection are processed first:
+    /// Discord does not repeat clicks, commands and edits.
     async fn renew(&mut self, line: &mut Line) {
         let inner = Arc::clone(&self.inner);
         if line.is_no_use_with(&inner.settings().token) || inner.pulse.has_failed() {
@@ -138,7 +139,7 @@ impl Ear {
         }
     }
 
-    /// What turned out while something was done.
+    /// Processes deletions found by requests, and results of backfills.
     fn heed(&mut self, news: News) {
         for channel in news.gone {
             self.gone(channel, "Discord does not know it any more");
@@ -184,7 +185,7 @@ impl Ear {
             Event::Failed(failure) => {
                 tracing::error!(account = self.inner.account, "Discord is not served any more: {failure}");
             }
-            // That the bot sees its threads no more, or again, is told in no other way.
+            // Discord reports the loss and return of access to threads in no other way.
             Event::ChannelChanged(id) => {
                 self.inner.known.rights_changed(known::Place::Channel(id));
                 self.want(Scope::Channel(id));
@@ -192,13 +193,13 @@ impl Ear {
             Event::GuildGone { id, outage } => {
                 tracing::warn!(guild = %id, outage, "a server of Discord is out of reach");
                 self.gone.insert(id);
-                // What is out of order for a while stays (D3).
+                // An outage does not end bindings (D3).
                 if !outage {
                     self.inner.known.joined(id, false);
                     self.end(Ended::Guild(id));
                 }
             }
-            // Each server comes once after a start, when everything is read anyway.
+            // Each server is reported once after a start, when everything is read anyway.
             Event::GuildBack(id) => {
                 self.inner.known.joined(id, true);
                 self.inner.registered.look();
@@ -218,8 +219,8 @@ impl Ear {
         self.lanes.put(&mut self.tasks, channel, job);
     }
 
-    /// Somebody changed what they said. Where too much waits to be told apart it is found with what a session of events
-    /// has looked at, if it matters.
+    /// Queues an edit or deletion. If too many unclassified changes wait, a backfill is queued instead,
+    /// followed by a comparison of all messages whose turn has not begun.
     fn changed(&mut self, channel: Snowflake, job: Job) {
         match self.is_bound(channel) {
             Some(true) => self.put(channel, job),
@@ -247,11 +248,11 @@ impl Ear {
         self.inner.known.is_me(ready.me.id, ready.application);
         self.inner.known.is_in(&ready.guilds, ready.shard);
         self.inner.registered.look();
-        // Everything that is bound is read from where it was read last; what comes by meanwhile waits for that (H8).
+        // All bound conversations are read from the mark on; new messages wait meanwhile (H8).
         self.want(Scope::All);
     }
 
-    /// What is said in a conversation that is bound to nothing is none of ours, unless it is a command.
+    /// Handles a message. Messages in unbound conversations are ignored, except for commands.
     fn message(&mut self, message: Box<Message>) {
         let channel = message.channel;
         self.inner.known.spoke(channel, message.id);
@@ -287,7 +288,7 @@ impl Ear {
         }
     }
 
-    /// Works on an interaction aside, if there is room.
+    /// Handles an interaction in a task of its own, if the limit permits.
     fn apart(&mut self, asked: Asked) {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             tracing::warn!("too many clicks and commands at once: one is left to Discord's own words");

@@ -1,4 +1,4 @@
-//! The loop over events while the control plane is slow, cannot be read, or changes at that moment.
+//! Event loop while the control plane is slow or unreadable, or changes at the same moment.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -25,17 +25,17 @@ const BOT: Snowflake = Snowflake(2);
 
 type Meanwhile = Box<dyn FnOnce(&Plane) + Send>;
 
-/// A control plane that says what it is told to say, and remembers what it was asked.
+/// Fake control plane with preset answers and a log of requests.
 #[derive(Default)]
 struct Plane {
     bound: Mutex<Vec<Place>>,
-    /// Whether it can be read.
+    /// True if reads fail.
     is_away: Mutex<bool>,
     changes: watch::Sender<u64>,
-    /// What happens while the next list is read, after what is bound was looked at.
+    /// Runs once during the next read of the bindings, after the snapshot was taken.
     meanwhile: Mutex<Option<Meanwhile>>,
     asked: Mutex<Vec<String>>,
-    /// The messages whose turn has not begun, and what they said.
+    /// Messages whose turn has not begun, with their text.
     waiting: Mutex<Vec<Waiting>>,
     offered: Mutex<Vec<String>>,
 }
@@ -54,7 +54,7 @@ impl Plane {
         *self.is_away.lock().unwrap() = is_away;
     }
 
-    /// Binds a conversation, as the store does: first it is so, then it is told.
+    /// Binds a conversation like the store: first the row, then the counter.
     fn bind(&self, id: &str) {
         let place = Place { conversation: at(id), bound_at_ms: 1, backfilled_through: None };
         self.bound.lock().unwrap().push(place);
@@ -135,29 +135,29 @@ impl Inbox for Arc<Plane> {
     }
 }
 
-/// A Discord.
+/// Fake Discord.
 struct Town {
-    /// What it says of any conversation; with none it refuses to say.
+    /// Response to a request for any conversation; `None`: 503.
     says: watch::Receiver<Option<Json>>,
-    /// The ids of what was said in the conversation 7: "7: " and its id each time.
+    /// Ids of the messages in conversation 7; the text of each is "7: " and the id.
     said: std::ops::Range<u64>,
-    /// Whether the bot may not read that. Then pages are empty.
+    /// True if the bot may not read messages; pages are then empty.
     is_shut: bool,
-    /// How often a message itself was asked for.
+    /// Number of requests for a single message.
     asked: Arc<AtomicUsize>,
     ways: Arc<Ways>,
 }
 
-/// What of a Discord changes while it serves, and what else it was asked.
+/// Changeable behaviour of the fake, and a log of further requests.
 #[derive(Default)]
 struct Ways {
-    /// The roles of people; nobody else is there.
+    /// Roles by member; other users are not members.
     roles: Mutex<BTreeMap<u64, Vec<u64>>>,
-    /// From which message on pages are refused, and how.
+    /// First message id from which on pages are refused, and the HTTP status.
     refuses: Mutex<Option<(u64, u16)>>,
-    /// After which messages pages were asked for.
+    /// `after` parameters of the pages requested.
     pages: Mutex<Vec<u64>>,
-    /// How often a conversation itself was asked for.
+    /// Number of requests for a conversation.
     looks: AtomicUsize,
 }
 
@@ -168,12 +168,12 @@ impl Ways {
 }
 
 impl Town {
-    /// One on which nothing was ever said.
+    /// Creates a fake without messages.
     fn quiet(says: watch::Receiver<Option<Json>>) -> Self {
         Self { says, said: 0..0, is_shut: false, asked: Arc::default(), ways: Arc::default() }
     }
 
-    /// What becomes of a request.
+    /// Returns the response to a request.
     fn answer(&self, uri: &axum::http::Uri) -> (axum::http::StatusCode, axum::Json<Json>) {
         use axum::http::StatusCode;
         let refuse = |status, code: u32| (status, axum::Json(json!({"code": code, "message": "no"})));
@@ -208,7 +208,7 @@ impl Town {
         }
     }
 
-    /// A page of what was said after a message, as Discord answers: the newest first.
+    /// Returns a page of messages after an id; newest first, like Discord.
     fn page(&self, uri: &axum::http::Uri) -> Json {
         let after = after(uri);
         let is_it = uri.path().contains("/channels/7/") && !self.is_shut;
@@ -219,7 +219,7 @@ impl Town {
     }
 }
 
-/// After which message a page is asked for.
+/// Returns the `after` parameter of a page request.
 fn after(uri: &axum::http::Uri) -> u64 {
     let after = uri.query().and_then(|query| query.split("after=").nth(1)?.split('&').next());
     after.and_then(|after| after.parse().ok()).unwrap_or(0)
@@ -239,19 +239,19 @@ async fn serve(town: Town) -> String {
     format!("http://{address}")
 }
 
-/// A channel of a server.
+/// Channel of a server.
 fn channel() -> Json {
     json!({"id": "7", "type": 0, "guild_id": "9"})
 }
 
-/// A thread in which nobody has ever spoken, put away by a person or not at all.
+/// Thread without messages, archived by a person or not archived.
 fn thread(archived: bool) -> Json {
     let id = Snowflake::from_ms(now_ms()).to_string();
     let state = json!({"archived": archived, "auto_archive_duration": 60, "locked": false});
     json!({"id": id, "type": 11, "guild_id": "9", "parent_id": "3", "thread_metadata": state})
 }
 
-/// The thread 7, as an event tells of it.
+/// Thread 7 as in an event.
 fn shown_thread(archived: bool) -> Thread {
     Thread {
         id: Snowflake(7),
@@ -277,14 +277,14 @@ fn settings(token: &str, base: &str) -> Settings {
     }
 }
 
-/// Somebody who listens to events that a test puts in, from the first of a session on.
+/// Starts an event loop with a session and a sink for events of the test.
 async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>) {
     let (_, says) = watch::channel(Some(channel()));
     let (plane, sink, ear, _) = ground_of(is_away, Town::quiet(says), &[]).await;
     (plane, sink, ear)
 }
 
-/// The same on this Discord, where the configuration binds these.
+/// The same with this fake Discord and these statically bound conversations.
 async fn ground_of(
     is_away: bool,
     town: Town,
@@ -337,7 +337,7 @@ fn said_by(who: Snowflake, id: u64, channel: u64, text: &str) -> Event {
     }))
 }
 
-/// Somebody types `/acp status` and wants suggestions of sessions.
+/// Autocompletion request for the sessions of `/acp status`.
 fn typing() -> Event {
     let session = Given { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
     let status = Given { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
@@ -367,7 +367,7 @@ async fn until(what: &str, is: impl Fn() -> bool) {
     panic!("not in time: {what}");
 }
 
-/// What is said where nothing is bound costs no look at what is bound, however much it is.
+/// Messages in unbound conversations cause no reads of the bindings, regardless of their number.
 #[tokio::test]
 async fn what_is_said_where_nothing_is_bound_asks_nobody() {
     let (plane, sink, _ear) = ground(false).await;
@@ -380,11 +380,11 @@ async fn what_is_said_where_nothing_is_bound_asks_nobody() {
     sink.put(said(last, 99, "/acp status"));
     until("all of it was heard", || plane.offered().len() == 2).await;
     assert_eq!(plane.offered(), ["/acp sessions", "/acp status"]);
-    // Until it was known what is bound, some of it may have been asked for in its lane.
+    // Before the first snapshot some of the conversations may have been queried in their workers.
     assert!(plane.asked("bound") == 1 && plane.asked("place 10") <= 7, "{:?}", plane.asked.lock());
 }
 
-/// A binding that is made at any moment is heard: before, while and after it is looked what is bound.
+/// A binding made at any moment takes effect: before, during and after a read of the bindings.
 #[tokio::test]
 async fn a_binding_that_is_made_at_that_moment_is_not_missed() {
     let (plane, sink, _ear) = ground(false).await;
@@ -392,16 +392,16 @@ async fn a_binding_that_is_made_at_that_moment_is_not_missed() {
     plane.bind("7");
     sink.put(said(1_001, 7, "one"));
     until("it is heard", || plane.offered() == ["one"]).await;
-    // Another one is bound while it is being looked, after what is bound was read.
+    // Conversation 9 is bound during the read, after the snapshot.
     *plane.meanwhile.lock().unwrap() = Some(Box::new(|plane: &Plane| plane.bind("9")));
     plane.bind("8");
-    // What was said there before anybody knew is found: what is new is read from its beginning on.
+    // Earlier messages are found: a new binding is read from its beginning.
     until("both are read", || plane.asked("place 8") > 0 && plane.asked("place 9") > 0).await;
     sink.put(said(1_002, 9, "two"));
     until("it is heard", || plane.offered() == ["one", "two"]).await;
 }
 
-/// While the control plane cannot be read, what can be done without it is done, what cannot waits, and nothing is lost.
+/// While the control plane is unreadable, independent work proceeds, other work waits, and nothing is lost.
 #[tokio::test]
 async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
     let (plane, sink, _ear) = ground(true).await;
@@ -411,7 +411,7 @@ async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
     sink.put(said(1_003, 8, "chatter"));
     sink.put(Event::Gap { why: Gap::Overflow, lost: 1 });
     sink.put(Event::ChannelDeleted(Snowflake(7)));
-    // Events are taken in their order: this one behind all of these.
+    // Events are handled in order: this one after all others above.
     sink.put(typing());
     until("somebody is served who needs nothing of it", || plane.asked("suggest") > 0).await;
     until("what may be ours waits in its lane", || plane.asked("place 7") > 1).await;
@@ -421,12 +421,12 @@ async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
     until("what ended is done", || plane.asked("changed 7 Gone") > 0).await;
 }
 
-/// What waits in the queue of a connection is told by nobody again, where the conversation is bound to nothing: it is
-/// taken before another connection takes its place, in its order.
+/// Events in the queue of an old connection are handled in order before the next connection begins: Discord
+/// does not repeat messages in unbound conversations.
 #[tokio::test]
 async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins() {
     for has_failed in [false, true] {
-        // Nobody is there.
+        // No server listens at this address.
         let nobody = "http://127.0.0.1:1";
         let discord = Discord::new("main".to_owned(), settings("old", nobody)).unwrap();
         let inner = Arc::clone(&discord.inner);
@@ -453,8 +453,8 @@ async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins(
     }
 }
 
-/// While Discord does not let a thread be looked at of which nobody knows whether a person put it away, what people say
-/// there is heard, in its order, and nothing is said there; when it can be looked at, it is.
+/// While Discord refuses a check of the archive state, messages from the thread are processed in order and
+/// none is sent there; the check follows once possible.
 #[tokio::test]
 async fn d12_what_is_said_where_nobody_can_look_is_heard() {
     let (says, of_it) = watch::channel(Some(thread(false)));
@@ -477,7 +477,7 @@ async fn d12_what_is_said_where_nobody_can_look_is_heard() {
     until("it is looked at again", || plane.asked(away) > 0 && inner.known.is_followed(at)).await;
 }
 
-/// A session of events that begins while no thread can be looked at holds up nothing of what people say either.
+/// A session start with failing archive checks does not delay messages either.
 #[tokio::test]
 async fn a_session_that_begins_where_nobody_can_look_is_heard() {
     let (_, says) = watch::channel(None);
@@ -490,8 +490,8 @@ async fn a_session_that_begins_where_nobody_can_look_is_heard() {
     assert!(!inner.known.is_followed(Snowflake(7)));
 }
 
-/// What there is no room for while the control plane is away is read, in its order, also where the configuration binds
-/// what has had no word yet: the conversation itself, or the channel that it is a thread of.
+/// Messages that did not fit into the queue while the control plane was unreadable are backfilled in order,
+/// also without a mark in statically bound conversations and in threads of statically bound channels.
 #[tokio::test]
 async fn what_there_is_no_room_for_is_read_where_the_configuration_binds() {
     let ids = 1_001..1_301_u64;
@@ -513,7 +513,7 @@ async fn what_there_is_no_room_for_is_read_where_the_configuration_binds() {
         let want: Vec<String> = ids.clone().map(|id| format!("7: {id}")).collect();
         let heard = || {
             let mut seen = BTreeSet::new();
-            // All of this Discord hangs from one channel, the chatter too.
+            // The fake puts all conversations below one channel, the unrelated ones too.
             let is_its = |text: &String| text.starts_with("7: ") && seen.insert(text.clone());
             plane.offered().into_iter().filter(is_its).collect::<Vec<_>>()
         };
@@ -522,8 +522,8 @@ async fn what_there_is_no_room_for_is_read_where_the_configuration_binds() {
     }
 }
 
-/// Messages whose turn has not begun are compared with what they say now, a page for those that are close to each other.
-/// A bot that may not read takes none of them for gone.
+/// Messages whose turn has not begun are compared with their current text, one page per group of adjacent
+/// messages. Without permission to read none of them counts as deleted.
 #[tokio::test]
 async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
     for (is_shut, edited, deleted, asked) in
@@ -547,7 +547,7 @@ async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
         ];
         *plane.waiting.lock().unwrap() = waiting.map(waits).into();
         plane.bind("7");
-        // Twice: what it comes to is seen when it is looked at again.
+        // Twice: the second check proves that the first one is complete.
         for times in 1..=2 {
             sink.put(Event::Gap { why: Gap::Overflow, lost: 1 });
             until("it is looked at", || alone.load(Ordering::Relaxed) >= asked * times).await;

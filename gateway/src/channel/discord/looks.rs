@@ -1,6 +1,7 @@
-//! Whether a thread is put away, and by whom: as events tell it, and looked at where nobody told (D3, D12).
+//! Archive state of threads: from events, or from requests if events may be missing (D3, D12).
 //!
-//! What a person put away is left alone until somebody takes it out; what Discord put away comes back with the next word.
+//! A thread archived by a person is left alone until a person unarchives the thread. A thread archived by
+//! Discord is unarchived by the next message.
 
 use super::Inner;
 use super::known::by_person;
@@ -14,16 +15,16 @@ use acp_discord::rest::Fault;
 use acp_discord::rest::model;
 use tokio::time::Instant;
 
-/// A thread, as far as it matters here.
+/// Archive state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shelf {
-    /// Whether it is put away.
+    /// True if archived.
     is_archived: bool,
-    /// After how many minutes of silence Discord does that.
+    /// Inactivity after which Discord archives the thread, in minutes.
     auto_archive_minutes: u64,
-    /// When it was put away or taken out last, in milliseconds of the Unix epoch, where Discord says it.
+    /// Time of the last archiving or unarchiving, in milliseconds since the Unix epoch, if reported.
     changed_ms: Option<u64>,
-    /// The last message, where Discord says it.
+    /// Last message, if reported.
     last: Option<Snowflake>,
 }
 
@@ -39,45 +40,45 @@ impl From<&event::Thread> for Shelf {
 }
 
 impl Shelf {
-    /// None for what is no thread.
+    /// Returns the archive state; `None` if the channel is not a thread.
     fn of(channel: &model::Channel) -> Option<Self> {
         let state = channel.thread_metadata.as_ref()?;
         Some(Self {
             is_archived: state.archived,
             auto_archive_minutes: state.auto_archive_duration,
             changed_ms: state.archive_timestamp.as_deref().and_then(moment_ms),
-            // Where nobody has spoken it is as old as its id.
+            // A thread without messages is as old as its id.
             last: Some(channel.last_message_id.unwrap_or(channel.id)),
         })
     }
 
-    /// Whether a person put it away, as far as can be said when the last thing that happened there is this.
+    /// True if a person archived the thread, judging from the time of the last activity.
     fn is_put_away(&self, last_ms: u64, now_ms: u64) -> bool {
         self.is_archived && by_person(last_ms, self.changed_ms.unwrap_or(now_ms), self.auto_archive_minutes)
     }
 }
 
-/// A moment as Discord writes it, in milliseconds of the Unix epoch.
+/// Parses a Discord timestamp; returns milliseconds since the Unix epoch.
 fn moment_ms(text: &str) -> Option<u64> {
     let moment: jiff::Timestamp = text.parse().ok()?;
     u64::try_from(moment.as_millisecond()).ok()
 }
 
 impl Inner {
-    /// Before a word in a thread of which it is not known whether a person put it away while nobody was here to hear it:
-    /// said there, it would take the thread out again.
+    /// Checks the archive state before a message to a thread, unless known from events: a message to a thread
+    /// that a person archived would unarchive the thread.
     ///
     /// # Errors
-    /// It could not be looked at: nothing is to be said there until it was.
+    /// [`Fault`] if the check failed: no message may be sent until a check succeeds.
     pub(super) async fn look_first(&self, at: Snowflake) -> Result<(), Fault> {
         if self.known.is_followed(at) {
             return Ok(());
         }
         let (era, last_ms) = (self.known.era(), self.known.last_ms(at));
-        // That it was taken out again is told in the lane, in the order of what happened.
+        // The conversation worker handles unarchiving, in the order of events.
         if let Some(shelf) = self.look(at).await?
             && self.is_put_away(at, &shelf)
-            // Who spoke there meanwhile took it out.
+            // A new message has unarchived the thread.
             && self.known.last_ms(at) == last_ms
         {
             self.rest.put_away(at, true);
@@ -94,18 +95,18 @@ impl Inner {
 
     fn is_put_away(&self, at: Snowflake, shelf: &Shelf) -> bool {
         let last = shelf.last.map(Snowflake::made_at_ms).max(self.known.last_ms(at));
-        // Unknown: Discord does it far more often, and then the next answer takes it out again.
+        // Unknown: Discord archives far more often than people do, and the next answer unarchives the thread.
         last.is_some_and(|last_ms| shelf.is_put_away(last_ms, now_ms()))
     }
 }
 
 impl Lane {
-    /// Looks at the thread: what happened to it while nobody listened is told by nobody either. Not any more as soon as
-    /// something else is to be done: nothing is said there before the look (`look_first`), and whoever speaks, changes
-    /// something or takes it out need not wait for it.
+    /// Checks the archive state of the thread, since a change without an event is possible. Stops if
+    /// `something` completes: events need not wait, because each message to the thread is preceded by a check
+    /// of its own (`look_first`).
     ///
     /// # Errors
-    /// It could not be looked at.
+    /// [`Fault`] if the check failed.
     pub(super) async fn look_at_thread(&self, something: impl Future<Output = ()>) -> Result<Looked, Fault> {
         let era = self.inner.known.era();
         let looked = tokio::select! {
@@ -117,7 +118,7 @@ impl Lane {
             Ok(Some(shelf)) => self.shelved(&shelf).await,
             Ok(None) => {}
             Err(fault) => {
-                // Whatever was known of it, it is not known now.
+                // The archive state known before is no longer reliable.
                 self.inner.known.is_lost_sight_of(self.channel);
                 return Err(fault);
             }
@@ -126,15 +127,15 @@ impl Lane {
         Ok(Looked::Done)
     }
 
-    /// It was told that the thread is put away, or is not.
+    /// Handles an event about the archive state of the thread.
     pub(super) async fn thread(&mut self, shelf: &Shelf) {
         if shelf.is_archived && self.inner.known.last_ms(self.channel).is_none() {
-            // When somebody last spoke there is said by a look alone, which tells the rest too. Until then nothing is
-            // said there.
+            // The time of the last activity is unknown, and only a check can tell who archived the thread.
+            // Until then no message is sent.
             self.inner.known.is_lost_sight_of(self.channel);
             return self.owed.want(Look::Thread, Instant::now());
         }
-        // A look that is owed stays so: this may have been told before what made it due.
+        // A pending check remains: this event may be older than the reason for the check.
         self.shelved(shelf).await;
     }
 
@@ -142,7 +143,7 @@ impl Lane {
         let at = self.channel;
         let by_person = self.inner.is_put_away(at, shelf);
         if let (false, Some(taken_out_ms)) = (shelf.is_archived, shelf.changed_ms) {
-            // From then on its silence counts.
+            // Inactivity counts from the unarchiving on.
             self.inner.known.spoke(at, Snowflake::from_ms(taken_out_ms));
         }
         self.inner.rest.put_away(at, by_person);
@@ -177,7 +178,7 @@ mod tests {
         }
     }
 
-    /// However late it is looked: what counts is how long it was silent when it was put away.
+    /// The inactivity at the time of archiving decides, regardless of the time of the check.
     #[test]
     fn d12_who_put_a_thread_away_is_judged_by_when_that_was() {
         let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::Channel {
@@ -194,10 +195,10 @@ mod tests {
             (HOUR_MS - 1, at, true, 1_000 * HOUR_MS, true),
             (HOUR_MS, at, true, 0, false),
             (HOUR_MS, at, true, 1_000 * HOUR_MS, false),
-            // Discord's clock is ahead of ours: it was silent for longer than we believe.
+            // Discord's clock is ahead of the local one: the real inactivity is longer than calculated.
             (2 * HOUR_MS, at, true, 0, false),
             (0, at, false, 0, false),
-            // Without a moment it is the one of the look.
+            // Without a timestamp, the time of the check counts.
             (HOUR_MS / 2, None, true, HOUR_MS / 4, true),
             (HOUR_MS / 2, None, true, HOUR_MS, false),
         ] {

@@ -1,44 +1,44 @@
-//! What waits for one conversation. One lane takes from it; it is closed only while nothing is in it, so that nothing
-//! is put where nobody takes it.
+//! Queue of one conversation, read by one worker. Closes only while empty, so that no job is added without a
+//! worker to run the job.
 
 use acp_discord::core::ids::Snowflake;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// What no read brings back has so many times the room.
+/// Factor by which the limit is higher for jobs that a backfill cannot restore.
 const RESERVE: usize = 16;
 
-/// What comes next.
+/// Next work item.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<T> {
-    /// The conversation is to be read, before anything else: from its mark on, and from this message on, where there was
-    /// no room for it or for one after it.
+    /// Backfill before anything else: from the mark, and at the latest from the given message, the first one
+    /// affected by a full queue.
     Read(Option<Snowflake>),
-    /// This is to be done.
+    /// Job.
     Job(T),
 }
 
-/// What became of something that was put in.
+/// Result of adding a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Put<T> {
-    /// It waits.
+    /// Added.
     Kept,
-    /// There is no room for it: the conversation is read instead.
+    /// Not added, queue full: a backfill replaces the job.
     Full,
-    /// Nobody takes from here any more.
+    /// Not added, queue closed.
     Closed(T),
 }
 
-/// What waits: pure.
+/// Queue content; no I/O.
 #[derive(Debug)]
 struct Waiting<T> {
-    /// With the messages that a read from there on brings back.
+    /// Jobs, each with the message from which a backfill restores the job.
     jobs: VecDeque<(Option<Snowflake>, T)>,
     most: usize,
-    /// It is to be read. However often that is said until it begins, it is read once.
+    /// Pending request for a backfill; repeated requests lead to one backfill.
     wants_read: bool,
-    /// The first message that waited or came when there was no room for one.
+    /// Oldest message that waited or arrived while the queue was full.
     missed: Option<Snowflake>,
     is_closed: bool,
 }
@@ -61,15 +61,15 @@ impl<T> Waiting<T> {
         Put::Kept
     }
 
-    /// There is no room for a message. What waits already is older: so that all of it comes in its order, the read
-    /// begins there. False: it is closed.
+    /// Requests a backfill for a message that found the queue full. The backfill begins at the oldest waiting
+    /// message, to preserve the order. Returns false if closed.
     fn miss(&mut self, from: Option<Snowflake>) -> bool {
         let waits = self.jobs.iter().find_map(|(from, _)| *from).filter(|_| from.is_some());
         self.missed = [self.missed, from, waits].into_iter().flatten().min();
         self.read()
     }
 
-    /// False: it is closed.
+    /// Requests a backfill. Returns false if closed.
     const fn read(&mut self) -> bool {
         self.wants_read |= !self.is_closed;
         !self.is_closed
@@ -92,7 +92,7 @@ impl<T> Waiting<T> {
     }
 }
 
-/// What waits for a conversation, between those who put and the one who takes.
+/// Queue of one conversation, between the event loop and the worker.
 #[derive(Debug)]
 pub(super) struct Mailbox<T> {
     waiting: Mutex<Waiting<T>>,
@@ -100,40 +100,40 @@ pub(super) struct Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// With room for so many jobs.
+    /// Creates a queue for at most `most` jobs.
     pub(super) fn new(most: usize) -> Self {
         Self { waiting: Mutex::new(Waiting::new(most)), more: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        // It is whole between any two of its steps.
+        // Each step leaves the state consistent, so a poisoned lock is usable.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in. Never waits. Whether a read from some message on brings it back decides how much room there is
-    /// for it.
+    /// Adds a job without waiting. `from` is the message from which a backfill restores the job; jobs that no
+    /// backfill restores have a higher limit.
     pub(super) fn put(&self, job: T, from: Option<Snowflake>) -> Put<T> {
         let put = self.lock().put(job, from);
         self.more.notify_one();
         put
     }
 
-    /// There was no room for a message elsewhere: the conversation is read as if there had been none here. False: nobody
-    /// takes from here any more.
+    /// Requests a backfill for a message dropped elsewhere, as if this queue had been full. Returns false if
+    /// the queue is closed.
     pub(super) fn miss(&self, from: Snowflake) -> bool {
         let is_open = self.lock().miss(Some(from));
         self.more.notify_one();
         is_open
     }
 
-    /// Has the conversation read before anything else. False: nobody takes from here any more.
+    /// Requests a backfill before all waiting jobs. Returns false if the queue is closed.
     pub(super) fn read(&self) -> bool {
         let is_open = self.lock().read();
         self.more.notify_one();
         is_open
     }
 
-    /// Takes what comes next, once there is something.
+    /// Waits for the next work item and removes it.
     pub(super) async fn next(&self) -> Next<T> {
         loop {
             if let Some(next) = self.lock().next() {
@@ -143,24 +143,24 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Comes back when something waits.
+    /// Waits until the queue is not empty.
     pub(super) async fn arrives(&self) {
         while self.lock().is_empty() {
             self.more.notified().await;
         }
     }
 
-    /// Takes nothing more from here, unless something came just now.
+    /// Closes the queue if empty. Returns true if closed.
     pub(super) fn close(&self) -> bool {
         self.lock().close()
     }
 
-    /// Nobody takes from here any more, whatever is in it.
+    /// Closes the queue regardless of remaining jobs.
     pub(super) fn abandon(&self) {
         self.lock().is_closed = true;
     }
 
-    /// Whether nobody takes from here any more.
+    /// True if the queue is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().is_closed
     }
@@ -182,8 +182,8 @@ mod tests {
     }
 
     proptest! {
-        /// Everything that was kept comes out, once and in order; what did not fit leads to a read after it; a wish to
-        /// read is answered by one; nothing is kept by what is closed.
+        /// Every added job comes out once and in order; a rejected job leads to a backfill afterwards;
+        /// requests for a backfill are merged; a closed queue accepts nothing.
         #[test]
         fn nothing_that_was_kept_is_lost(steps in proptest::collection::vec(
             prop_oneof![3 => Just(Step::Put), 1 => Just(Step::Read), 3 => Just(Step::Next), 1 => Just(Step::Close)],
@@ -198,7 +198,7 @@ mod tests {
                         Put::Kept => kept.push(number),
                         Put::Full => {
                             owes_read = true;
-                            // The first one that waits, or the one that there was no room for before it.
+                            // The oldest waiting job, or an earlier one that did not fit.
                             from = from.or(kept.get(out.len()).copied().map(Snowflake));
                         }
                         Put::Closed(back) => prop_assert!(is_closed && back == number),
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(waiting.next(), Some(Next::Read(from(8))));
     }
 
-    /// A lane that ends at its idle time is not given anything at that moment that nobody takes.
+    /// A worker that ends after its idle time loses no job that is added at the same moment.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_comes_while_a_lane_ends_is_taken_or_given_back() {
         for _ in 0..200 {

@@ -1,8 +1,9 @@
-//! Discord: translation between the port of channels and the `acp-discord` package, and no decision about sessions.
+//! Discord adapter: translates between the channel port and the `acp-discord` package. Makes no decisions
+//! about sessions.
 //!
-//! What people do becomes an [`crate::channel::Inbound`]: messages ([`lanes`]), slash commands and clicks
-//! ([`interactions`]). What the gateway says becomes requests ([`render`]). Everything that must survive a restart is in
-//! the gateway's database; what is kept here is a cache.
+//! Input of people becomes an [`crate::channel::Inbound`]: messages ([`lanes`]), slash commands and clicks
+//! ([`interactions`]). Output of the gateway becomes requests ([`render`]). State that must survive a restart
+//! is in the gateway's database; the adapter holds only caches.
 
 mod again;
 mod amends;
@@ -50,27 +51,29 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-/// The channel's name in conversations.
+/// Channel name in conversations.
 pub(crate) const DISCORD: &str = "discord";
-/// The most that one message holds, in UTF-16 units: below Discord's 2,000, whatever those count.
+/// Maximum size of a message, in UTF-16 units: below Discord's 2,000 characters, with a margin for other ways
+/// of counting.
 const MESSAGE_UNITS_MAX: usize = 1_900;
-/// The most bytes of a file, as long as nobody pays for more.
+/// Maximum size of a file, in bytes: Discord's limit without a paid upgrade.
 const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
-/// How long a message may wait for its turn before the gateway is told to come again.
+/// Maximum wait of a message for the rate limiter; the gateway retries later.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same for what is worth nothing a moment later.
+/// The same for signals, which are worthless a moment later.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(8);
-/// How long a message can be changed freely, in milliseconds: after an hour Discord has a budget of its own.
+/// Period in which a message can be edited freely, in milliseconds: after an hour Discord applies a separate
+/// rate limit.
 const EDITS_UNTIL_MS: u64 = 50 * 60_000;
-/// After how long a silence Discord puts a thread away, in minutes: the longest there is, so that no binding outlives
-/// its thread (D12).
+/// Inactivity after which Discord archives a thread, in minutes: the longest available value, so that no
+/// binding outlives its thread (D12).
 const ARCHIVE_MINUTES: u64 = 10_080;
-/// How far back a message is looked for of which nobody knows when it was sent first, in milliseconds.
+/// Search window for messages with an unknown time of first send, in milliseconds.
 const LOOK_BACK_MS: u64 = 24 * 60 * 60_000;
-/// How far our clock may be ahead of Discord's, in milliseconds.
+/// Maximum lead of the local clock over Discord's clock, in milliseconds.
 const SKEW_MS: u64 = 60_000;
 
-/// One bot. Copies are the same thing.
+/// Adapter of one bot. Clones share state.
 #[derive(Debug, Clone)]
 pub(crate) struct Discord {
     inner: Arc<Inner>,
@@ -79,9 +82,9 @@ pub(crate) struct Discord {
 #[derive(Debug)]
 struct Inner {
     account: String,
-    /// What holds now.
+    /// Live settings.
     settings: watch::Sender<Arc<Settings>>,
-    /// Where Discord is, for as long as this lives.
+    /// Address of Discord; fixed for the lifetime of the adapter.
     base: Base,
     rest: Rest,
     counts: Arc<session::Counts>,
@@ -89,15 +92,16 @@ struct Inner {
     webhooks: Webhooks,
     pulse: health::Pulse,
     registered: registration::Registered,
-    /// Room for answers that are given again.
+    /// Permits for replies waiting for a retry.
     repeats: Semaphore,
 }
 
 impl Discord {
-    /// Serves an account. Needs a runtime around it; nothing is asked before it listens or sends.
+    /// Creates the adapter of an account. Requires a tokio runtime; makes no request before `listen` or
+    /// `send`.
     ///
     /// # Errors
-    /// The token or the address cannot be used.
+    /// [`CannotStart`] if the token or the address is unusable.
     pub(crate) fn new(account: String, settings: Settings) -> Result<Self, CannotStart> {
         let rest = Rest::new(rest::Settings::new(settings.base.clone(), settings.token.clone()))?;
         let (known, pulse) = (Known::default(), health::Pulse::default());
@@ -111,16 +115,16 @@ impl Discord {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Where its Discord is: what differs there is another bot.
+    /// Returns the address of Discord. Another address needs a new adapter, since the bot is a different one.
     pub(crate) fn base(&self) -> &Base {
         &self.inner.base
     }
 
-    /// Lives with these settings from now on, where Discord is excepted. Another token is used at once, and one that
-    /// Discord refused before is tried again (D7).
+    /// Applies new settings except for the address. A changed token is used at once, and a token that Discord
+    /// refused before is tried again (D7).
     ///
     /// # Errors
-    /// The token cannot be used; everything stays as it was.
+    /// [`CannotStart`] if the token is unusable; the old settings remain.
     pub(crate) fn renew(&self, next: Settings) -> Result<(), CannotStart> {
         let inner = &self.inner;
         if inner.settings().token != next.token || inner.rest.counts().unauthorized {
@@ -132,7 +136,7 @@ impl Discord {
 }
 
 impl Inner {
-    /// What holds now.
+    /// Returns the live settings.
     fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.borrow())
     }
@@ -146,7 +150,7 @@ impl Inner {
         }
     }
 
-    /// Who the bot is: as the websocket said, or else asked for.
+    /// Returns the user id of the bot: as reported by the websocket, or else from a request.
     async fn me(&self) -> Result<Snowflake, Fault> {
         match self.known.me() {
             Some(me) => Ok(me),
@@ -165,7 +169,7 @@ impl Inner {
             let why = "the bot may not write to threads of this channel just now".to_owned();
             SendOutcome::Rejected { why, again: true }
         };
-        // A webhook may say it where the bot may not, as long as the bot has nothing to ask there first.
+        // A webhook may write where the bot may not, if no request by the bot is needed first.
         let is_by_webhook = message.persona.is_some() && self.known.is_followed(channel);
         if !is_by_webhook && !self.known.may_try(channel, now_ms()) {
             return denied();
@@ -177,7 +181,7 @@ impl Inner {
         }
         if let Err(fault) = self.look_first(channel).await {
             self.wrote(channel, Err(&fault), Files::None);
-            // Nothing was said, with files or without.
+            // Nothing was sent, with files or without.
             return render::sent(Err(fault), &message.nonce, Files::None);
         }
         if let Some(name) = &message.persona
@@ -200,7 +204,7 @@ impl Inner {
         render::sent(result, &message.nonce, files)
     }
 
-    /// Takes note of what became of a word in a conversation, with its files.
+    /// Updates the cache with the result of a send and the state of its files.
     fn wrote(&self, channel: Snowflake, result: Result<&Posted, &Fault>, files: Files) {
         match result.map_err(Fault::meaning) {
             Ok(posted) => {
@@ -217,8 +221,9 @@ impl Inner {
         }
     }
 
-    /// Whether the bot may write in a conversation, where a message was refused for a right that Discord does not name:
-    /// to show that it types takes the same right as to write. `None`: that did not come out.
+    /// Determines whether the bot may write in a conversation, after Discord refused a message for an
+    /// unspecified missing permission. Uses the typing indicator, which requires the permission to write.
+    /// `None` if unknown.
     async fn may_write(&self, channel: Snowflake) -> Option<bool> {
         match self.rest.typing(channel).await {
             Ok(()) => Some(true),
@@ -240,7 +245,7 @@ impl Inner {
                 return Lookup::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
             }
         };
-        // Only what may have gone under a name is looked for among what webhooks of ours said.
+        // Messages by our webhooks are searched only if the message may have been sent under a name.
         let through = match &message.persona {
             None => None,
             Some(_) => match self.application().await {
@@ -273,7 +278,7 @@ impl Inner {
         }
     }
 
-    /// A message in the channel, and the thread that hangs from it: both are found again when they are there (H13).
+    /// Sends the starter to the channel and creates a thread from it. A retry finds both again (H13).
     async fn open_child(&self, parent: &ConversationRef, starter: &Outgoing) -> Opened {
         let message_id = match self.send(parent, starter).await {
             SendOutcome::Sent { message_id } => message_id,
@@ -308,7 +313,7 @@ impl Inner {
                 Opened::Made { conversation_id: started.id.to_string() }
             }
             Err(Fault::Rejected(rejection)) => {
-                // One that is missing may be given: the binding waits, and the reason is in the log.
+                // A missing permission is final here: the binding is given up, and the log has the reason.
                 let again = rejection.again() && rejection.meaning != Meaning::Forbidden;
                 Opened::Rejected { why: rejection.to_string(), again }
             }
@@ -326,7 +331,7 @@ impl Inner {
         render::edited(self.rest.edit_message(channel, edited, &body, turn).await)
     }
 
-    /// Best effort: what does not work is not worth a word.
+    /// Shows a signal, best effort: failures are ignored.
     async fn signal(&self, to: &ConversationRef, signal: &Signal) {
         let Ok(channel) = id(&to.conversation_id) else { return };
         let (message_id, emoji, before) = match signal {
@@ -347,7 +352,7 @@ impl Inner {
         }
     }
 
-    /// Shows a sign, unless it was refused there a while ago.
+    /// Runs the request of an optional feature, unless Discord refused this feature there recently.
     async fn sign(&self, sign: Sign, at: Snowflake, request: impl Future<Output = Result<(), Fault>>) {
         if !self.known.may_show(sign, at, now_ms()) {
             return;
@@ -359,7 +364,7 @@ impl Inner {
     }
 }
 
-/// An id of Discord's.
+/// Parses a Discord id.
 fn id(text: &str) -> Result<Snowflake, String> {
     text.parse().map_err(|_| format!("{text:?} is no id of Discord's"))
 }
@@ -373,7 +378,8 @@ impl Channel for Discord {
         &self.inner.account
     }
 
-    /// A thread is bound itself; in a channel a thread is made unless the channel itself is asked for.
+    /// Threads are bound themselves; for a channel a thread is created, unless the request is for the channel
+    /// itself.
     fn capabilities(&self, at: &ConversationRef) -> Capabilities {
         let is_thread = at.parent_conversation_id.is_some()
             || id(&at.conversation_id).is_ok_and(|id| self.inner.known.parent(id).is_some());

@@ -1,54 +1,54 @@
-//! What a lane has still to look at: once nothing else is to be done there, and again after a pause where Discord or the
-//! store does not answer. So nothing that is said there waits for it: pure.
+//! Pending checks of a conversation worker; no I/O. A check runs when the queue is empty, and again after a
+//! pause if Discord or the store does not answer. So incoming messages never wait for a check.
 
 use super::lanes::PAUSE;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What is looked at.
+/// Kind of check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Look {
-    /// Whether the messages whose turn has not begun still say what they said.
+    /// Comparison of the messages whose turn has not begun with their current text.
     Waiting,
-    /// Whether the thread is put away.
+    /// Archive state of the thread.
     Thread,
 }
 
-/// What a look came to.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Looked {
-    /// It was made, or would never come to anything.
+    /// Completed, or never going to succeed.
     Done,
-    /// Not all of it can be said yet.
+    /// Not yet decidable for all messages.
     Partly,
-    /// Something else is to be done first.
+    /// Stopped because other work arrived.
     Interrupted,
 }
 
-/// When something is looked at, and the pause after that when it fails.
+/// Time of the next attempt, and the pause after a failure.
 #[derive(Debug, Clone, Copy)]
 struct Try {
     at: Instant,
     pause: Duration,
 }
 
-/// All of it.
+/// All pending checks.
 #[derive(Debug, Default)]
 pub(super) struct Owed(BTreeMap<Look, Try>);
 
 impl Owed {
-    /// Something is to be looked at as soon as may be.
+    /// Schedules a check as soon as possible.
     pub(super) fn want(&mut self, look: Look, now: Instant) {
         self.0.insert(look, Try { at: now, pause: PAUSE.0 });
     }
 
-    /// What is looked at next, and when.
+    /// Returns the next check with its time.
     pub(super) fn next(&self) -> Option<(Instant, Look)> {
         self.0.iter().map(|(look, a_try)| (a_try.at, *look)).min()
     }
 
-    /// It could not be looked at, or not at all of it.
+    /// Schedules a retry of a check that failed or was incomplete.
     pub(super) fn failed(&mut self, look: Look, now: Instant) {
         if let Some(a_try) = self.0.get_mut(&look) {
             a_try.at = now + a_try.pause;
@@ -56,7 +56,7 @@ impl Owed {
         }
     }
 
-    /// It was looked at, or need not be any more.
+    /// Removes a check that is complete or no longer necessary.
     pub(super) fn done(&mut self, look: Look) {
         self.0.remove(&look);
     }

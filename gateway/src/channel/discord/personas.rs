@@ -1,8 +1,8 @@
-//! Agents under their own names: what they say goes through a webhook of the channel, which the bot makes itself and
-//! finds again by asking for it, so that no token is kept anywhere but in memory.
+//! Agents under their own names: answers are sent through a webhook of the channel. The bot creates the
+//! webhook and finds it again by a request, so that tokens stay in memory.
 //!
-//! A message of a webhook has no nonce: whoever sends it must be sure that it is looked for before it is said again. And
-//! it is a favour: whatever is in the way of it, the bot says it in its own name.
+//! Webhook messages have no nonce: the sender must search for a message before sending again. Names are
+//! optional: if a webhook certainly did not send a message, the bot sends it under the bot's own name.
 
 use super::known::Sign;
 use super::render;
@@ -20,36 +20,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// What our webhooks are called.
+/// Name of our webhooks.
 const NAME: &str = "acp-host";
-/// How long a message may wait for its turn at a webhook: there are few for a whole channel, and the bot has its own.
+/// Maximum wait for the rate limiter of webhooks: a channel has a small budget for all webhooks, and the bot
+/// a separate one.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After this long nothing is given to a webhook any more: delivery counts from the beginning how long it may arrive.
+/// Period in which a webhook request may start: delivery calculates the latest arrival from the start of the
+/// send.
 const BEGUN_WITHIN: Duration = Duration::from_secs(15);
-/// How often a webhook is looked up for one message: the one that is known may be gone, or have another token.
+/// Maximum number of webhook lookups per message: the cached webhook may be deleted or have another token.
 const WEBHOOKS_MAX: u32 = 2;
-/// How long a channel is not asked for its webhook that could not be had for a moment: no answer waits for that meanwhile.
+/// Period without webhook requests for a channel after a temporary failure, so that answers do not wait.
 const REST: Duration = Duration::from_secs(30);
 
-/// The webhook of a channel, once it is known.
+/// Webhook of a channel, once known.
 type Slot = Arc<tokio::sync::Mutex<Option<Webhook>>>;
 
-/// The webhooks that are known.
+/// Known webhooks.
 #[derive(Debug, Default)]
 pub(super) struct Webhooks {
     slots: Mutex<HashMap<Snowflake, Slot>>,
-    /// The channels that are not asked for theirs, and until when.
+    /// Channels with a recent failure, and the time until which no request is made.
     resting: Mutex<HashMap<Snowflake, Instant>>,
 }
 
 impl Webhooks {
-    /// The place of a channel's webhook. Whoever holds it is the only one who makes one.
+    /// Returns the slot of a channel. Only the holder of the lock creates a webhook.
     fn slot(&self, channel: Snowflake) -> Slot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(slots.entry(channel).or_default())
     }
 
-    /// A channel's webhook could not be had for a moment.
+    /// Records a temporary failure to get the webhook of a channel.
     fn rest(&self, channel: Snowflake, now: Instant) {
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.retain(|_, until| *until > now);
@@ -62,13 +64,13 @@ impl Webhooks {
     }
 }
 
-/// Why a channel has no webhook to speak through.
+/// Reason for a channel without a usable webhook.
 #[derive(Debug)]
 enum Missing {
-    /// A request for it came to this.
+    /// Failed request.
     Fault(Fault),
-    /// It has one of ours that Discord lists and that cannot be used. There is no second one made: that would go on until
-    /// the channel has as many as it may have.
+    /// Discord lists a webhook of ours that cannot be used. No second one is created: repeated attempts would
+    /// use up the webhooks of the channel.
     Unusable(Option<Webhook>),
 }
 
@@ -79,7 +81,7 @@ impl From<Fault> for Missing {
 }
 
 impl Inner {
-    /// Whether what agents say in a conversation goes under their own names just now.
+    /// True if answers of agents in a conversation currently appear under the agents' names.
     pub(super) fn has_personas(&self, at: &ConversationRef) -> bool {
         let may = |id| {
             let home = self.known.spot(id).and_then(|spot| spot.parent).unwrap_or(id);
@@ -88,8 +90,8 @@ impl Inner {
         self.settings().personas && id(&at.conversation_id).is_ok_and(may)
     }
 
-    /// Says something under a name; `None` when it was provably not said, and the bot is to say it. `since` is when
-    /// sending it began.
+    /// Sends a message under a name; `None` if certainly not sent, so that the bot must send the message.
+    /// `since` is the start of the send.
     pub(super) async fn say_as(
         &self,
         at: Snowflake,
@@ -103,9 +105,9 @@ impl Inner {
         let (body, persona) = (render::whole(message), Persona { name: shown(name), avatar_url: None });
         let turn = Turn::new(render::priority(message), PATIENCE);
         for _ in 0..WEBHOOKS_MAX {
-            // One that is made in the very moment in which this is given up is found by the next who asks.
+            // A webhook created just as this times out is found by the next lookup.
             let webhook = match timeout_at(begun_by, self.webhook(home)).await {
-                // It may be known at once, and be late all the same.
+                // A cached webhook may be too late as well.
                 Ok(Ok(webhook)) if Instant::now() <= begun_by => webhook,
                 Ok(Err(missing)) => {
                     self.has_no_webhook(home, &missing);
@@ -120,7 +122,7 @@ impl Inner {
             let sent = self.rest.execute_webhook(&webhook, thread, home, &body, &persona, turn).await;
             match sent {
                 Ok(posted) => {
-                    // That a webhook may say it says nothing of what the bot may.
+                    // The success of a webhook proves nothing about the bot's own permissions.
                     self.known.spoke(at, posted.id);
                     return Some(SendOutcome::Sent { message_id: posted.id.to_string() });
                 }
@@ -141,7 +143,7 @@ impl Inner {
         None
     }
 
-    /// The channel that a conversation is in, which has its webhooks.
+    /// Returns the channel whose webhooks serve a conversation: for a thread the parent channel.
     async fn home_of(&self, at: Snowflake) -> Result<Snowflake, Fault> {
         let parent = match self.known.spot(at) {
             Some(spot) => spot.parent,
@@ -150,7 +152,7 @@ impl Inner {
         Ok(parent.unwrap_or(at))
     }
 
-    /// The webhook of a channel: the one that is known, else one that Discord knows as ours, else a new one.
+    /// Returns the webhook of a channel: the cached one, else one listed by Discord as ours, else a new one.
     async fn webhook(&self, channel: Snowflake) -> Result<Webhook, Missing> {
         let slot = self.webhooks.slot(channel);
         let mut slot = slot.lock().await;
@@ -177,7 +179,7 @@ impl Inner {
         Ok(webhook)
     }
 
-    /// Who the bot's application is: as the websocket said, or else asked for.
+    /// Returns the application id of the bot: as reported by the websocket, or else from a request.
     pub(super) async fn application(&self) -> Result<Snowflake, Fault> {
         match self.known.identity() {
             Some(identity) => Ok(identity.application),
@@ -188,14 +190,14 @@ impl Inner {
     async fn forget(&self, channel: Snowflake, webhook: &Webhook) {
         let slot = self.webhooks.slot(channel);
         let mut slot = slot.lock().await;
-        // Somebody else may have found another one meanwhile.
+        // Another task may have cached a different webhook meanwhile.
         if slot.as_ref() == Some(webhook) {
             *slot = None;
         }
     }
 
-    /// A channel gives the bot no webhook. What stays so until somebody does something is not asked for again soon, and
-    /// what fails for a moment not at once.
+    /// Records that a channel has no usable webhook. Problems that only a person can fix suspend requests for
+    /// longer than temporary ones.
     fn has_no_webhook(&self, channel: Snowflake, missing: &Missing) {
         match missing {
             Missing::Fault(fault) if fault.meaning().is_some_and(stays) => {
@@ -212,7 +214,7 @@ impl Inner {
                 tracing::info!(%channel, %fault, "the bot says it: its webhook cannot be had just now");
             }
             Missing::Unusable(webhook) => {
-                // That it was refused may have been the word of something on the way: Discord lists it.
+                // The refusal may have come from an intermediary: Discord lists the webhook.
                 if let Some(webhook) = webhook {
                     self.rest.revive(webhook);
                 }
@@ -228,7 +230,7 @@ impl Inner {
     }
 }
 
-/// Whether what is in the way of a webhook is there until somebody takes it away.
+/// True if the problem lasts until a person fixes the cause.
 const fn stays(meaning: Meaning) -> bool {
     matches!(
         meaning,
@@ -236,19 +238,19 @@ const fn stays(meaning: Meaning) -> bool {
     )
 }
 
-/// What a channel has of our webhooks.
+/// Our webhooks in a channel.
 #[derive(Debug, PartialEq, Eq)]
 enum Ours {
-    /// One to speak through.
+    /// A usable webhook.
     Usable(Webhook),
-    /// None but such as cannot be used: it turned out to be gone though it is listed, or its token is not told.
+    /// Only unusable ones: known to be deleted although listed, or listed without a token.
     Unusable(Option<Webhook>),
-    /// None.
+    /// No webhook.
     None,
 }
 
-/// The one of a channel's webhooks that is ours to speak through: made by our application, known with its token and not
-/// gone. Of several it is always the same one.
+/// Selects the webhook to use: created by our application, listed with a token, and not known to be deleted.
+/// The choice among several is stable.
 fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> Ours {
     let mut ours: Vec<Listed> =
         listed.into_iter().filter(|listed| listed.application_id == Some(application)).collect();
@@ -264,9 +266,9 @@ fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) 
     }
 }
 
-/// A name as Discord takes it; `None` where nothing is left of it, and the webhook's own is shown.
+/// Returns a name that Discord accepts; `None` if nothing remains, and then the webhook's own name is shown.
 fn shown(name: &str) -> Option<String> {
-    // What is part of a mention, of a tag or of code is no part of a name.
+    // Characters of mentions, tags and code cannot be part of a name.
     let plain = |c: char| if c.is_control() || matches!(c, '@' | '#' | ':' | '`') { ' ' } else { c };
     let mut name: String = name.chars().map(plain).collect();
     for word in ["discord", "clyde"] {
@@ -305,10 +307,10 @@ mod tests {
             (vec![], None),
             (vec![listed(1, other, NAME, Some("t")), listed(2, None, NAME, Some("t"))], None),
             (vec![listed(9, OURS, NAME, Some("t")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
-            // Somebody gave it another name: one of its own name goes before it.
+            // A renamed webhook is used, but one with the original name is preferred.
             (vec![listed(3, OURS, "renamed", Some("t"))], Some(usable(3))),
             (vec![listed(3, OURS, "renamed", Some("t")), listed(4, OURS, NAME, Some("t"))], Some(usable(4))),
-            // One that is gone is not asked again, though Discord lists it, and is no reason to make another one.
+            // A deleted webhook is not used, though listed, and causes no creation of another one.
             (vec![listed(1, OURS, NAME, Some("dead")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
             (vec![listed(1, OURS, NAME, Some("dead"))], Some(unusable(Some(1)))),
             (vec![listed(1, OURS, NAME, None)], Some(unusable(None))),

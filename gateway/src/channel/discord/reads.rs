@@ -1,47 +1,48 @@
-//! Which conversations are read again after something that may mean that events were missed, and when: pure.
+//! Schedule of backfills after a possible loss of events: which conversations to read, and when; no I/O.
 //!
-//! Each refusal counts towards the ban of the address, and each read takes a place in the queue of requests. So events
-//! that come close together are one reason to read; of the conversations of one channel one is read first, and the
-//! others only when that shows that the bot may; and what is shut is left to the slow look, but for one of a channel.
+//! Each refused request counts towards a ban of the IP address, and each read takes a place in the request
+//! queue. So events in quick succession cause a single backfill. Of the conversations of one channel one is
+//! read first, and the others only if the bot proves to have access. Inaccessible conversations are left to
+//! slow retries, except for one per channel.
 //!
-//! Times are durations since some moment that stays the same.
+//! Times are durations since a fixed instant.
 
 use acp_discord::core::ids::Snowflake;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long no more such events have come, and how long after the first one it is read at the latest.
+/// Quiet period after the last such event before a backfill, and the maximum delay after the first one.
 const QUIET: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
-/// First and longest time between two rounds. It doubles while rounds follow each other within the longest.
+/// Shortest and longest interval between two rounds. Doubles while rounds follow each other closely.
 const PACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
-/// How long a first conversation of a channel is waited for before the others are read without it.
+/// Maximum wait for the first conversation of a channel before the others are read regardless.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// So many conversations of a channel are refused before it is the channel.
+/// Number of refused conversations of a channel after which the whole channel counts as inaccessible.
 const REFUSED_MAX: usize = 2;
-/// Channels of which every conversation is shut that are tried in one round.
+/// Maximum number of entirely inaccessible channels that are tried per round.
 const SHUT_MAX: usize = 4;
 
-/// What may have been missed.
+/// Scope of a possible loss of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Scope {
-    /// Anything.
+    /// All servers.
     All,
-    /// What happened in a server.
+    /// A server.
     Guild(Snowflake),
-    /// What happened in a channel and its threads.
+    /// A channel with its threads.
     Channel(Snowflake),
 }
 
-/// A bound conversation.
+/// Bound conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spot {
-    /// Itself.
+    /// Id of the conversation.
     pub(super) id: Snowflake,
-    /// The channel of a thread.
+    /// Parent channel of a thread.
     pub(super) parent: Option<Snowflake>,
-    /// The server, as far as it is known.
+    /// Server, if known.
     pub(super) guild: Option<Snowflake>,
-    /// Whether the bot was refused there when it last looked.
+    /// True if the conversation is marked as inaccessible.
     pub(super) is_shut: bool,
 }
 
@@ -52,7 +53,7 @@ impl Spot {
 }
 
 impl Scope {
-    /// A conversation of which the server is not known may be in any.
+    /// True if the scope includes the conversation. A conversation of an unknown server may be in any server.
     fn holds(self, spot: &Spot) -> bool {
         match self {
             Self::All => true,
@@ -62,27 +63,27 @@ impl Scope {
     }
 }
 
-/// What came of reading a conversation.
+/// Result of a backfill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Came {
-    /// It was read.
+    /// Completed.
     Read,
-    /// The bot was refused.
+    /// Refused: the bot has no access.
     Refused,
-    /// It is gone, or is not bound any more.
+    /// Conversation deleted or unbound.
     Nothing,
 }
 
-/// When something is to be read.
+/// Pending backfill of a scope, with the times of the first and last event.
 #[derive(Debug)]
 struct Wanted {
     first: Duration,
     last: Duration,
-    /// What was read since, because somebody spoke there.
+    /// Conversations read since then because of a new message.
     read: BTreeSet<Snowflake>,
 }
 
-/// When the next round may begin.
+/// Time of the last round, and the pause until the next.
 #[derive(Debug, Default)]
 struct Pace {
     last: Option<Duration>,
@@ -101,41 +102,41 @@ impl Pace {
     }
 }
 
-/// A channel of which one conversation is being read, before the others.
+/// Channel with one conversation being read before the others.
 #[derive(Debug)]
 struct Try {
     first: Snowflake,
-    /// Those that were not shut, then those that were.
+    /// Remaining accessible conversations, then remaining inaccessible ones.
     open: Vec<Snowflake>,
     shut: Vec<Snowflake>,
     refused: usize,
     until: Duration,
 }
 
-/// What is to be done now.
+/// Actions that are due.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Todo {
     /// Conversations to be read.
     pub(super) read: Vec<Snowflake>,
-    /// Conversations that are taken to be shut, without a question: they are looked at now and then.
+    /// Conversations to be marked inaccessible without a request; left to slow retries.
     pub(super) shut: Vec<Snowflake>,
 }
 
-/// What is to be read, and what is being tried.
+/// Pending backfills, and channels being tried.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
     wanted: BTreeMap<Scope, Wanted>,
-    /// Of rounds after a session began or events were lost, and of all others.
+    /// Pace of rounds after a session start or lost events, and of all other rounds.
     paces: (Pace, Pace),
-    /// By channel.
+    /// Channels being tried, by id.
     tries: BTreeMap<Snowflake, Try>,
-    /// By channel: those that were taken to be shut without a question.
+    /// Conversations marked inaccessible without a request, by channel.
     assumed: BTreeMap<Snowflake, Vec<Snowflake>>,
     rounds: usize,
 }
 
 impl Reads {
-    /// Something may have been missed.
+    /// Schedules a backfill of a scope that may have missed events.
     pub(super) fn want(&mut self, scope: Scope, now: Duration) {
         let new = || Wanted { first: now, last: now, read: BTreeSet::new() };
         let wanted = self.wanted.entry(scope).or_insert_with(new);
@@ -143,7 +144,8 @@ impl Reads {
         wanted.read.clear();
     }
 
-    /// Somebody speaks in a conversation. Whether it is to be read first: what was missed came before.
+    /// Records a new message. Returns true if the conversation must be read first, since missed messages are
+    /// older.
     pub(super) fn speaks(&mut self, spot: &Spot) -> bool {
         let mut is_first = spot.is_shut;
         for (scope, wanted) in &mut self.wanted {
@@ -167,13 +169,13 @@ impl Reads {
         }
     }
 
-    /// When there is something to do, as far as nothing else happens.
+    /// Returns the time of the next action, unless an event comes first.
     pub(super) fn due(&self) -> Option<Duration> {
         let wanted = self.wanted.iter().map(|(scope, wanted)| self.due_of(*scope, wanted));
         wanted.chain(self.tries.values().map(|a_try| a_try.until)).min()
     }
 
-    /// What is to be done of these bound conversations, now that something is due.
+    /// Returns the actions for these bound conversations that are due now.
     pub(super) fn round(&mut self, now: Duration, bound: &[Spot]) -> Todo {
         let mut todo = Todo::default();
         for a_try in self.tries.extract_if(.., |_, a_try| a_try.until <= now).map(|(_, a_try)| a_try) {
@@ -202,7 +204,7 @@ impl Reads {
         let (open, shut): (Vec<_>, Vec<_>) =
             channels.into_iter().partition(|(_, (open, _))| !open.is_empty());
         let turn = self.rounds.checked_rem(shut.len()).unwrap_or(0);
-        // Another one each time, in case that it is the thread and not the channel.
+        // Rotate the choice: the thread may be inaccessible, and not the channel.
         let some_shut =
             shut.iter().cycle().skip(turn).take(SHUT_MAX.min(shut.len())).map(|(channel, (_, shut))| {
                 let mut shut = shut.clone();
@@ -222,7 +224,8 @@ impl Reads {
         todo
     }
 
-    /// Reading a conversation came to something: what that means for the others of its channel.
+    /// Records the result of a backfill. Returns the resulting actions for other conversations of the
+    /// channel.
     pub(super) fn came(&mut self, now: Duration, at: Snowflake, came: Came) -> Todo {
         let mut todo = Todo::default();
         let found = self.tries.iter().find(|(_, a_try)| a_try.first == at).map(|(channel, _)| *channel);
@@ -231,7 +234,7 @@ impl Reads {
                 && let Some((_, others)) =
                     self.assumed.extract_if(.., |_, others| others.contains(&at)).next()
             {
-                // It was not the channel.
+                // The channel itself is accessible.
                 todo.read = others.into_iter().filter(|id| *id != at).collect();
             }
             return todo;

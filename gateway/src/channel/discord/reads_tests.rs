@@ -1,4 +1,4 @@
-//! What is read after events that come in every way, in a time of its own.
+//! Backfill schedule for all kinds of events, with simulated time.
 
 use super::*;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn threads(count: u64, is_shut: bool) -> Vec<Spot> {
     (100..100 + count).map(|id| thread(id, 1, is_shut)).collect()
 }
 
-/// A world in which some conversations can be read: what reading came to, by what was asked for.
+/// Simulation with readable and refused conversations; logs the backfills.
 struct World {
     reads: Reads,
     bound: Vec<Spot>,
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until then.
+    /// Runs the schedule up to a time.
     fn until(&mut self, end: Duration, may: &dyn Fn(Snowflake) -> bool) {
         while let Some(due) = self.reads.due().filter(|due| *due <= end) {
             let todo = self.reads.round(due, &self.bound.clone());
@@ -77,7 +77,7 @@ fn events_that_come_close_together_are_one_reason_to_read() {
     assert_eq!(world.reads.due(), None);
 }
 
-/// Whoever goes on and on is read after a while all the same, and less and less often.
+/// Under constant events a backfill still happens, less and less often.
 #[test]
 fn events_without_an_end_are_read_at_a_pace() {
     let mut world = World::new(threads(10, false));
@@ -89,7 +89,7 @@ fn events_without_an_end_are_read_at_a_pace() {
     assert!((8..=16).contains(&rounds), "{rounds}");
 }
 
-/// 200 conversations that nobody may read, and events for ten minutes: far below what stops all requests.
+/// 200 inaccessible conversations and events for ten minutes: far fewer refusals than Discord's limit.
 #[test]
 fn d03_what_is_shut_costs_few_refusals() {
     for scope in [Scope::Guild(GUILD), Scope::Channel(Snowflake(1)), Scope::All] {
@@ -100,7 +100,7 @@ fn d03_what_is_shut_costs_few_refusals() {
         }
         assert!(world.refused <= 40, "{scope:?}: {}", world.refused);
         assert!(world.bound.iter().all(|spot| spot.is_shut));
-        // It is given again: one shows it, and all are read.
+        // Access is restored: one conversation shows this, and all are read.
         world.asked.clear();
         world.reads.want(scope, s(700));
         world.until(s(900), &|_| true);
@@ -128,7 +128,7 @@ fn one_of_a_channel_is_read_before_the_others() {
     let bound = [thread(11, 1, false), thread(12, 1, false), thread(13, 1, true), thread(21, 2, false)];
     let round = |read: &[u64]| Todo { read: ids(read), shut: vec![] };
     let shut = |shut: &[u64]| Todo { read: vec![], shut: ids(shut) };
-    // What came of the first, then of the second: what follows from each.
+    // Results of the first backfill, then of the second, with the resulting actions.
     for (steps, name) in [
         (vec![(11, Came::Read, round(&[12, 13]))], "it may be read"),
         (vec![(11, Came::Refused, round(&[12])), (12, Came::Refused, shut(&[]))], "two are refused"),
@@ -159,7 +159,7 @@ fn what_is_not_answered_holds_up_no_other() {
     assert_eq!((reads.due(), reads.came(s(11), Snowflake(11), Came::Read)), (None, Todo::default()));
 }
 
-/// H8: what was missed comes before what is said now, however long the reading of all the others waits.
+/// H8: missed messages come before new ones, however long other backfills wait.
 #[test]
 fn h08_where_somebody_speaks_is_read_first_and_once() {
     let mut reads = Reads::default();
@@ -177,8 +177,8 @@ fn h08_where_somebody_speaks_is_read_first_and_once() {
     assert_eq!(reads.came(s(4), Snowflake(11), Came::Read), Todo::default());
 }
 
-/// Threads of a channel may be shut without the channel being so: the first one that turns out to be readable brings the
-/// others.
+/// Threads may be inaccessible although the channel is accessible: the first readable one triggers a backfill
+/// of the others.
 #[test]
 fn what_was_taken_to_be_shut_is_read_once_one_of_it_can_be() {
     let mut world = World::new(threads(20, false));
@@ -186,7 +186,7 @@ fn what_was_taken_to_be_shut_is_read_once_one_of_it_can_be() {
     world.reads.want(Scope::All, s(0));
     world.until(s(60), &may);
     assert_eq!(world.asked, ids(&[100, 101]));
-    // The slow look, or somebody who speaks there.
+    // A slow retry, or a new message there.
     world.apply(s(80), Todo { read: ids(&[110]), shut: Vec::new() }, &may);
     world.asked.sort();
     assert_eq!(world.asked, ids(&(100..120).collect::<Vec<_>>()));
@@ -212,8 +212,8 @@ fn a_scope_holds_what_may_be_in_it() {
 }
 
 proptest! {
-    /// Whatever happens: what is readable is read after the last event, or somebody spoke there and it was read for that;
-    /// and it comes to an end.
+    /// For all event sequences: each readable conversation is read after the last event, and the schedule
+    /// comes to rest.
     #[test]
     fn what_may_be_read_is_read_after_the_last_event(
         shut in proptest::collection::vec(any::<bool>(), 12),

@@ -1,9 +1,9 @@
-//! The slash commands: that they stand where the configuration wants them, and nowhere else.
+//! Registration of the slash commands in the configured places, and removal everywhere else.
 //!
-//! Discord keeps what it was told, so that commands of an earlier configuration stay until they are taken away. What
-//! this process put somewhere it knows; what one before it may have put elsewhere it takes away once, from a bounded
-//! number of servers. All of it is one task that looks again whenever something may have changed, and that tries again
-//! what was refused, a few times.
+//! Discord stores registrations, so commands of an earlier configuration remain until removed. This process
+//! knows its own registrations. Those that an earlier process may have left elsewhere are removed once, from
+//! a bounded number of servers. A single task does all of this: it runs after every possible change and
+//! retries refused requests a few times.
 
 use super::Inner;
 use super::slash::specs;
@@ -16,18 +16,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How often it is tried in a row, and the first pause between, which doubles: two minutes in all. After that it is
-/// tried with the next session of events or reload.
+/// Maximum number of attempts in a row, and the first pause between attempts, which doubles: two minutes in
+/// all. The next websocket session or reload starts over.
 const TRIES: (u32, Duration) = (8, Duration::from_secs(1));
-/// Servers from which commands are taken away that a process before this one may have put there.
+/// Maximum number of servers from which registrations by an earlier process are removed.
 const TIDIED_MAX: usize = 100;
-/// Problems that are named.
+/// Maximum number of problems that are listed.
 const NAMED_MAX: usize = 3;
 
-/// Where commands stand: in one server, or (`None`) everywhere.
+/// Place of a registration: one server, or (`None`) global.
 type Place = Option<Snowflake>;
 
-/// What is known of where commands stand.
+/// Known state of the registrations.
 #[derive(Debug, Default)]
 pub(super) struct Registered {
     facts: Mutex<Facts>,
@@ -36,19 +36,19 @@ pub(super) struct Registered {
 
 #[derive(Debug, Default)]
 struct Facts {
-    /// The application that all of this is about.
+    /// Application that the other fields refer to.
     application: Option<Snowflake>,
-    /// Where ours stand, as this process put them.
+    /// Places in which this process registered the commands.
     there: BTreeSet<Place>,
-    /// Where they stood, and may still.
+    /// Places with possible leftovers of earlier registrations.
     stood: BTreeSet<Place>,
-    /// Where provably none stand.
+    /// Places that certainly have no commands.
     none: BTreeSet<Place>,
-    /// What could not be done, and why.
+    /// Failed steps, with the reason.
     problems: BTreeMap<Place, String>,
 }
 
-/// What is still to be done somewhere.
+/// Step that remains to be done in one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Put(Place),
@@ -56,8 +56,8 @@ enum Step {
 }
 
 impl Facts {
-    /// What is to be done so that commands stand in `wanted` and nowhere else, for a bot that is in the servers `joined`.
-    /// What is missing comes before what is too much.
+    /// Returns the steps after which commands are registered in `wanted` and nowhere else, for a bot that is
+    /// a member of the servers `joined`. Missing registrations come before removals.
     fn steps(&self, wanted: &BTreeSet<Place>, joined: &BTreeSet<Snowflake>) -> Vec<Step> {
         let before = joined.iter().copied().map(Some).take(TIDIED_MAX);
         let known = self.there.iter().chain(&self.stood).copied();
@@ -68,7 +68,7 @@ impl Facts {
         missing.chain(extra.map(Step::TakeAway)).collect()
     }
 
-    /// What became of a step; whether it is to be tried again.
+    /// Records the result of a step. Returns true if the step needs a retry.
     fn note(&mut self, step: Step, done: Result<(), (Option<Meaning>, String)>) -> bool {
         let (Step::Put(place) | Step::TakeAway(place)) = step;
         match (step, done) {
@@ -77,7 +77,7 @@ impl Facts {
                 self.none.remove(&place);
             }
             (Step::TakeAway(_), Ok(())) => self.has_none(place),
-            // Where the bot is not there are no commands of it.
+            // The bot has no commands in a server without access.
             (
                 Step::TakeAway(Some(_)),
                 Err((Some(Meaning::LostAccess | Meaning::Forbidden | Meaning::Gone(What::Guild)), _)),
@@ -103,12 +103,12 @@ impl Registered {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something may have changed: it is looked what is to be done.
+    /// Requests a run, since something may have changed.
     pub(super) fn look(&self) {
         self.look.notify_one();
     }
 
-    /// Everything is put anew: somebody may have mended what was wrong.
+    /// Schedules the registration of all places, since the cause of an earlier problem may have been fixed.
     pub(super) fn begin_anew(&self) {
         let mut facts = self.facts();
         let there = std::mem::take(&mut facts.there);
@@ -117,7 +117,7 @@ impl Registered {
         facts.problems.clear();
     }
 
-    /// What of it is wrong, for people.
+    /// Returns the problems as a text for people.
     pub(super) fn problems(&self) -> Option<String> {
         let facts = self.facts();
         let of = |(place, why): (&Place, &String)| match place {
@@ -136,7 +136,7 @@ impl Registered {
     }
 }
 
-/// Keeps commands where they are wanted, for as long as it is let.
+/// Keeps the registrations as configured until the task is dropped.
 pub(super) async fn keep(inner: Arc<Inner>) {
     let commands = match registration(&specs()) {
         Ok(Value::Array(commands)) => commands,
@@ -153,7 +153,7 @@ pub(super) async fn keep(inner: Arc<Inner>) {
             look.await;
         } else {
             let pause = TRIES.1 * 2_u32.saturating_pow(tries - 1);
-            // Somebody who changed something meanwhile does not wait.
+            // A change ends the pause early.
             if tokio::time::timeout(pause, look).await.is_ok() {
                 tries = 0;
             }
@@ -163,7 +163,7 @@ pub(super) async fn keep(inner: Arc<Inner>) {
     }
 }
 
-/// Does once what is to be done; whether something of it is to be tried again.
+/// Runs all remaining steps once. Returns true if any of the steps needs a retry.
 async fn go_over(inner: &Inner, commands: &[Value]) -> bool {
     let Some(application) = inner.known.identity().map(|known| known.application) else { return false };
     let steps = {
@@ -214,7 +214,7 @@ mod tests {
         let left: Vec<bool> = first.into_iter().map(|step| facts.note(step, Ok(()))).collect();
         assert_eq!(left, [false; 4]);
         assert_eq!(facts.steps(&set([one, two]), &joined), []);
-        // Another list: what was left out goes, also from a server that the bot is not in any more.
+        // A changed list removes the omitted servers, including one that the bot has left.
         assert_eq!(
             facts.steps(&set([three]), &joined),
             [Step::Put(three), Step::TakeAway(one), Step::TakeAway(two)]

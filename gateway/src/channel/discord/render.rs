@@ -1,4 +1,4 @@
-//! From what the gateway says to what Discord is asked for, and from what became of it back.
+//! Conversion of outgoing messages to Discord requests, and of their results to outcomes of the channel port.
 
 use crate::channel::{
     Action, ActionStyle, EditOutcome, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
@@ -13,17 +13,17 @@ use acp_discord::core::units::Limit;
 use acp_discord::rest::{Fault, Posted, Rejection};
 use unicode_segmentation::UnicodeSegmentation as _;
 
-/// How often it is looked whether there is a token that Discord takes, or whether it can be asked again, in
-/// milliseconds. Without a token no request is made for that.
+/// Retry interval while Discord refuses the token or cannot be queried, in milliseconds. A retry with a
+/// refused token makes no request.
 pub(super) const AGAIN_MS: u64 = 5_000;
-/// Buttons of one row, and rows of one message.
+/// Maximum number of buttons per row, and of rows per message.
 const ROW: usize = 5;
-/// Buttons of one message.
+/// Maximum number of buttons per message.
 pub(super) const BUTTONS_MAX: usize = ROW * ROW;
-/// The longest name of a thread, in UTF-16 units: Discord has 100.
+/// Maximum length of a thread name, in UTF-16 units; Discord's limit is 100.
 const NAME_UNITS_MAX: usize = 90;
 
-/// A message with its files.
+/// Converts a message with files.
 pub(super) fn whole(message: &Outgoing) -> Body {
     Body { files: message.files.iter().map(file).collect(), ..body(&message.tagged(), &message.actions) }
 }
@@ -37,7 +37,7 @@ fn file(file: &OutgoingFile) -> File {
     }
 }
 
-/// A message as Discord shows it. A button that does not fit is left out: what it says can be typed.
+/// Converts a text with buttons. A button that does not fit is left out: the command can be typed.
 pub(super) fn body(text: &str, actions: &[Action]) -> Body {
     let buttons: Vec<Button> = actions.iter().filter_map(button).take(BUTTONS_MAX).collect();
     let rows = buttons.chunks(ROW).map(|row| Row::Buttons(row.to_vec())).collect();
@@ -56,14 +56,15 @@ fn button(action: &Action) -> Option<Button> {
     (!label.is_empty()).then_some(Button { label, style, press, disabled: false })
 }
 
-/// What the button of a card carries, which no other message has: a card is known by it whatever it says by now.
+/// Returns the custom id of the first button of a status card. No other message has this id, so a card is
+/// recognised by the button even after edits.
 pub(super) fn button_of_card(message: &Outgoing) -> Option<String> {
     let of_card = message.actions.first().filter(|_| message.kind == PartKind::Card)?;
     custom_id::encode(&of_card.command).ok()
 }
 
-/// As much of the beginning of a text as so many UTF-16 units hold: what people see as one character stays whole, unless
-/// it has no room alone.
+/// Returns the beginning of a text that fits into `units` UTF-16 units. Grapheme clusters stay whole, unless
+/// the first one alone is too long.
 pub(super) fn fit(text: &str, units: usize) -> String {
     let text = text.trim();
     let whole = taken(text.graphemes(true), units);
@@ -71,7 +72,7 @@ pub(super) fn fit(text: &str, units: usize) -> String {
     fits.trim_end().to_owned()
 }
 
-/// The first pieces that so many UTF-16 units hold.
+/// Returns the first pieces that fit into `units` UTF-16 units.
 fn taken<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
     let mut left = units;
     let fits = |piece: &&str| {
@@ -82,8 +83,8 @@ fn taken<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
     pieces.take_while(fits).collect()
 }
 
-/// What is suggested while somebody types, as what is shown and what is sent. One that Discord would not take is left
-/// out: it would take none of the others either.
+/// Converts suggestions to pairs of label and value. Entries that Discord would refuse are left out: one
+/// invalid entry makes Discord refuse all.
 pub(super) fn choices(found: Vec<Suggestion>) -> Vec<(String, String)> {
     let choice = |it: Suggestion| {
         let name = fit(&sanitize::line(&it.label, usize::MAX), Limit::ChoiceName.bounds().1);
@@ -93,7 +94,7 @@ pub(super) fn choices(found: Vec<Suggestion>) -> Vec<(String, String)> {
     found.into_iter().filter_map(choice).take(Limit::Choices.bounds().1).collect()
 }
 
-/// What a message is for.
+/// Returns the request priority of a message.
 pub(super) const fn priority(message: &Outgoing) -> Priority {
     match message.kind {
         PartKind::Permission => Priority::Permission,
@@ -103,37 +104,37 @@ pub(super) const fn priority(message: &Outgoing) -> Priority {
     }
 }
 
-/// What is known of the files of a message that was sent.
+/// Attachments of a sent message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Files {
-    /// It had none.
+    /// No files.
     None,
-    /// It had some.
+    /// At least one file.
     Some {
-        /// Whether the bot may write there, if that was asked for.
+        /// True if the bot may write in the conversation; `None` if not determined.
         may_write: Option<bool>,
     },
 }
 
-/// Discord's code for a right that is missing, whichever it is.
+/// Discord's error code for an unspecified missing permission.
 const SOME_RIGHT: u32 = 50_013;
 
-/// Whether a refusal is for want of a right that Discord does not name: to attach files, or to write at all.
+/// True if a refusal is for an unspecified missing permission: to attach files, or to write at all.
 pub(super) fn is_of_some_right(fault: &Fault) -> bool {
     matches!(fault, Fault::Rejected(rejection) if rejection.code == Some(SOME_RIGHT))
 }
 
-/// What became of a message that was sent.
+/// Converts the result of a send.
 pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: Files) -> SendOutcome {
     match result {
         Ok(posted) => SendOutcome::Sent { message_id: posted.id.to_string() },
         Err(Fault::Limited { retry_after }) => SendOutcome::Limited { retry_after_ms: millis(retry_after) },
         Err(Fault::Uncertain { why }) => SendOutcome::Uncertain { why },
-        // H12: it was there, and somebody took it away.
+        // H12: the message was sent, and a person deleted the message.
         Err(fault) if fault.meaning() == Some(Meaning::SentAndDeleted) => {
             SendOutcome::Sent { message_id: format!("deleted-{nonce}") }
         }
-        // D7: it waits for another token, and for nothing else.
+        // D7: the message waits for a new token, and for nothing else.
         Err(fault) if fault.meaning() == Some(Meaning::Unauthorized) => {
             SendOutcome::Limited { retry_after_ms: AGAIN_MS }
         }
@@ -148,11 +149,11 @@ pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: Files) -> 
     }
 }
 
-/// Whether a refusal may be due to the files of a message, so that the text alone may be taken; and then whether it may
-/// be for a moment. `None`: it has nothing to do with them.
+/// Returns `None` if a refusal is unrelated to the files of a message. Otherwise the text alone may be
+/// accepted, and the result is true if the refusal may be temporary.
 fn files_refused(rejection: &Rejection, files: Files) -> Option<bool> {
     let Files::Some { may_write } = files else { return None };
-    // What does not carry a code of Discord's comes from something on the way, and may be over in a moment.
+    // A refusal without a Discord error code comes from an intermediary and may be temporary.
     let is_of_discord = rejection.status.is_none() || rejection.code.is_some_and(|code| code != 0);
     match rejection.meaning {
         Meaning::TooLarge | Meaning::Invalid | Meaning::Filtered => Some(!is_of_discord),
@@ -166,10 +167,10 @@ fn files_refused(rejection: &Rejection, files: Files) -> Option<bool> {
     }
 }
 
-/// What became of a change of a message.
+/// Converts the result of an edit.
 pub(super) fn edited(result: Result<(), Fault>) -> EditOutcome {
     match result {
-        // A newer one took its place, and shows more.
+        // A newer edit replaced this one and shows more.
         Ok(()) | Err(Fault::Superseded) => EditOutcome::Edited,
         Err(Fault::Limited { retry_after }) => EditOutcome::Limited { retry_after_ms: millis(retry_after) },
         Err(Fault::Uncertain { why }) => EditOutcome::Failed { why },
@@ -187,7 +188,7 @@ fn millis(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The name of a thread that begins with this text: its first words.
+/// Returns the name of a thread that begins with this text: the first words.
 pub(super) fn thread_name(starter: &str) -> String {
     let line = starter.lines().next().unwrap_or_default();
     let head = line.split(" is bound here").next().unwrap_or(line);
@@ -226,12 +227,12 @@ mod tests {
             (Err(limited), SendOutcome::Limited { retry_after_ms: 1_500 }),
             (Err(Fault::Uncertain { why: "lost".into() }), SendOutcome::Uncertain { why: "lost".into() }),
             (Err(refused(Meaning::SentAndDeleted)), SendOutcome::Sent { message_id: "deleted-n".to_owned() }),
-            // D3: a permission that is missing may be given again; a channel that is gone does not come back.
+            // D3: a missing permission may be granted later; a deleted channel does not come back.
             rejected(true, Meaning::LostAccess),
             rejected(true, Meaning::Forbidden),
             rejected(true, Meaning::Locked),
             rejected(false, Meaning::Gone(What::Channel)),
-            // D7: the next token may be taken.
+            // D7: the next token may be accepted.
             (Err(refused(Meaning::Unauthorized)), SendOutcome::Limited { retry_after_ms: AGAIN_MS }),
             rejected(false, Meaning::Invalid),
             rejected(false, Meaning::TooLarge),
@@ -240,8 +241,8 @@ mod tests {
         }
     }
 
-    /// A message goes without its files only where they are what Discord will not have: a right to write that is missing
-    /// is waited for, and what stands between us and Discord may change its mind.
+    /// A message is sent without files only if Discord refuses the files: a missing permission to write may
+    /// be granted later, and a refusal by an intermediary may be temporary.
     #[test]
     fn files_are_given_up_only_where_they_are_what_is_refused() {
         let fault = |status: Option<u16>, code: Option<u32>, meaning| {
@@ -251,7 +252,7 @@ mod tests {
             (403, Some(50_013), Some(true), true, false),
             (403, Some(50_013), Some(false), false, true),
             (403, Some(50_013), None, true, true),
-            // View Channel, and rights that have nothing to do with files.
+            // View Channel, and permissions unrelated to files.
             (403, Some(50_001), None, false, true),
             (403, Some(50_007), None, false, true),
             (403, Some(40_002), None, false, true),
@@ -279,7 +280,7 @@ mod tests {
             let plain = sent(Err(fault), "n", Files::None);
             assert!(matches!(plain, SendOutcome::Rejected { .. }), "{status} {code:?}");
         }
-        // What we do not send ourselves is no better in a moment.
+        // A request that we refuse to send ourselves is not retried.
         let own = fault(None, None, Meaning::TooLarge);
         let want = SendOutcome::FilesRefused { why: own.to_string(), again: false };
         assert_eq!(sent(Err(own), "n", Files::Some { may_write: None }), want);
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(edited(Err(old.clone())), EditOutcome::Failed { why: old.to_string() });
     }
 
-    /// A click is the command that stands in the button.
+    /// A click runs the command in the button.
     #[test]
     fn buttons_carry_their_commands() {
         let action = |number: usize| Action {
@@ -328,7 +329,8 @@ mod tests {
         assert_eq!(thread_name(&"🚀".repeat(60)), "🚀".repeat(45));
     }
 
-    /// Whatever people and agents call things: what is made of it is taken by Discord, which counts in its own way.
+    /// Names, labels and suggestions of any content fit within Discord's limits, in Discord's way of
+    /// counting.
     #[test]
     fn names_labels_and_suggestions_fit_whatever_they_are_made_of() {
         for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
@@ -352,7 +354,7 @@ mod tests {
         }
     }
 
-    /// A card goes on in another message before Discord rations its edits (30046).
+    /// A status card continues in another message before Discord limits edits of the old one (30046).
     #[test]
     fn cards_are_left_before_their_edits_are_rationed() {
         use acp_discord::core::gate::OLD_MS;

@@ -1,6 +1,6 @@
-//! What the loop over events does beside them: it keeps in mind which conversations are bound, and has those read of
-//! which something may have been missed. The database is asked aside, so that no event waits for it; what cannot be told
-//! apart meanwhile waits in its lane.
+//! Bindings and backfills in the event loop: keeps the cache of bound conversations current, and starts
+//! backfills of conversations that may have missed events. A background task reads the database so that
+//! events never wait; unclassified messages wait in the conversation queue.
 
 use super::DISCORD;
 use super::bound::Bound;
@@ -14,37 +14,38 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// First and longest pause before it is looked again what is bound, while that cannot be read.
+/// First and longest pause between attempts to read the bindings.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
-/// How many conversations that are shut are looked at in one go: each look counts among the refusals that Discord
-/// forgives, and not everybody who lets the bot in again is told of.
+/// Maximum number of inaccessible conversations that are retried at once: each retry counts towards Discord's
+/// limit of refusals, and Discord does not report every restored permission.
 const LOOK_MAX: usize = 4;
 
-/// How often bindings had changed before it was looked what is bound, and what was found.
+/// Binding counter before the query, and the bound conversations.
 pub(super) type Listing = (u64, Vec<Place>);
 
-/// What is not there any more.
+/// Removed channel or server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// A channel, and its threads with it.
+    /// A channel with its threads.
     Channel(Snowflake),
-    /// A server: the bot was taken out of it.
+    /// A server from which the bot was removed.
     Guild(Snowflake),
 }
 
 impl Ear {
-    /// The time of rounds.
+    /// Returns the time base of the backfill schedule.
     pub(super) fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// When a round is due; none as long as it is not known what is bound: it comes with that.
+    /// Returns the time of the next round. `None` while the bindings are unknown: reading them starts a
+    /// round.
     pub(super) fn due(&self) -> Option<Instant> {
         let due = self.reads.due().filter(|_| self.bound.is_known());
         due.map(|due| self.started + due)
     }
 
-    /// Something may have been missed.
+    /// Schedules a backfill of a scope that may have missed events.
     pub(super) fn want(&mut self, scope: Scope) {
         self.reads.want(scope, self.now());
         if !self.bound.is_known() {
@@ -52,13 +53,13 @@ impl Ear {
         }
     }
 
-    /// Whether a conversation is to be read before what is said there now.
+    /// True if a conversation needs a backfill before the new message is processed.
     pub(super) fn speaks(&mut self, at: Snowflake) -> bool {
         let spot = self.spot(at, None);
         self.reads.speaks(&spot)
     }
 
-    /// Whether a conversation is bound; none when nobody knows just now.
+    /// Returns whether a conversation is bound; `None` if unknown at the moment.
     pub(super) fn is_bound(&mut self, channel: Snowflake) -> Option<bool> {
         if self.inner.is_configured(channel) == Some(true) {
             return Some(true);
@@ -70,8 +71,8 @@ impl Ear {
         bound
     }
 
-    /// Looks what is bound, aside, and until that can be read. One look at a time: what changes meanwhile is looked at
-    /// after it.
+    /// Reads the bindings in a background task, with retries. Only one task runs at a time; a change
+    /// meanwhile starts another one afterwards.
     pub(super) fn list(&mut self) {
         if !self.listings.is_empty() {
             return;
@@ -90,11 +91,11 @@ impl Ear {
         });
     }
 
-    /// It is known what is bound. One that was bound since is read once from its beginning on: what was said while it
-    /// was being bound may have been taken for nobody's.
+    /// Applies the bindings that were read. A newly bound conversation is read once from the beginning of the
+    /// binding: messages that arrived meanwhile may have been dropped as unbound.
     pub(super) fn listed(&mut self, (as_of, places): Listing) {
         let before = std::mem::replace(&mut self.bound, Bound::new(as_of, &places));
-        // Before a session has begun nothing can be taken up, and then everything is read.
+        // Before the first session nothing can be processed, and the session start schedules a full backfill.
         if self.inner.known.identity().is_some() {
             for id in self.bound.since(&before) {
                 self.lanes.read(&mut self.tasks, id);
@@ -104,7 +105,7 @@ impl Ear {
         self.round();
     }
 
-    /// Something is not there any more: what was bound there ends, once it is known what that is.
+    /// Ends the bindings in a removed channel or server, once the current bindings are known.
     pub(super) fn end(&mut self, ended: Ended) {
         self.ended.push(ended);
         self.finish();
@@ -137,7 +138,7 @@ impl Ear {
         }
     }
 
-    /// Has read what is due.
+    /// Starts the backfills that are due.
     pub(super) fn round(&mut self) {
         if !self.bound.is_known() {
             return;
@@ -162,7 +163,7 @@ impl Ear {
         }
     }
 
-    /// Looks again at some of those conversations that the bot was refused.
+    /// Starts backfills of some inaccessible conversations, to find restored permissions.
     pub(super) fn look_again(&mut self) {
         let shut = self.inner.known.shut();
         if self.bound.is_fresh(*self.changes.borrow()) {

@@ -1,4 +1,4 @@
-//! An account of Discord as the configuration has it.
+//! Settings of a Discord account from the configuration.
 
 use super::door::{Door, People};
 use crate::config::DiscordAccount;
@@ -8,29 +8,29 @@ use acp_shared::redact::Secret;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The longest file that a token is read from, in bytes.
+/// Maximum length of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4_096;
 
-/// What an account is served with.
+/// Settings of an account.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// The bot's token.
+    /// Token of the bot.
     pub(crate) token: Secret,
-    /// Where Discord is.
+    /// Address of Discord.
     pub(crate) base: Base,
-    /// Who may do what.
+    /// Authorization rules.
     pub(crate) door: Door,
-    /// Conversations that the configuration binds: what is said there, and in threads below, is for agents.
+    /// Conversations bound by the configuration: messages there, and in threads below, are for agents.
     pub(crate) configured: BTreeSet<Snowflake>,
-    /// Whether what agents say goes through webhooks, under their own names.
+    /// True if answers of agents are sent through webhooks, under the agents' names.
     pub(crate) personas: bool,
 }
 
 impl Settings {
-    /// Reads an account; `env` gives the value of an environment variable.
+    /// Creates the settings of an account; `env` returns the value of an environment variable.
     ///
     /// # Errors
-    /// A sentence that says what is wrong, and what to do.
+    /// A sentence with the problem and the remedy.
     pub(crate) fn of(
         id: &str,
         account: &DiscordAccount,

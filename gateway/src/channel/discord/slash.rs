@@ -1,11 +1,11 @@
-//! The slash commands: the same words as the text commands, with forms around them. What somebody chooses becomes the
-//! line that they could have typed.
+//! Definitions of the slash commands: the text commands as Discord forms. Input becomes the equivalent
+//! command line.
 
 use crate::channel::Suggest;
 use acp_discord::core::commands::{Kind, Param, Place, Spec, Takes};
 use acp_discord::core::event::{Command, Given, Value};
 
-/// The longest text of an option, in characters.
+/// Maximum length of a text option, in characters.
 const TEXT_MAX: u32 = 1_000;
 
 fn spec(name: &str, says: &str, takes: Takes) -> Spec {
@@ -24,7 +24,7 @@ fn text(name: &str, says: &str, place: Place) -> Param {
     param(name, says, Kind::Text { max: TEXT_MAX, suggest: false }, place)
 }
 
-/// One that suggestions come for.
+/// Creates a text parameter with suggestions.
 fn known(name: &str, says: &str, place: Place) -> Param {
     param(name, says, Kind::Text { max: TEXT_MAX, suggest: true }, place)
 }
@@ -47,10 +47,10 @@ fn ending(name: &str, says: &str) -> Spec {
     verb(name, says, vec![session(), discard])
 }
 
-/// What may happen when an agent asks for something.
+/// Policies for the permission requests of an agent.
 const MODES: [&str; 4] = ["ask", "approve-reads", "approve-all", "deny-all"];
 
-/// Every command there is, in the order in which Discord shows them.
+/// Returns all commands in the order shown by Discord.
 pub(super) fn specs() -> Vec<Spec> {
     let acp = [spawning(), turns(), sessions(), settings(), questions(), around()].concat();
     let window = |name: &str, says: &str| {
@@ -82,7 +82,7 @@ fn spawning() -> Vec<Spec> {
     vec![verb("spawn", "Start a session", spawn)]
 }
 
-/// About the turn that runs and those that wait.
+/// Returns the commands on running and queued turns.
 fn turns() -> Vec<Spec> {
     let this = text("run", "this run and no other", Place::Flag);
     let what = wanted(text("text", "what", Place::Rest));
@@ -124,7 +124,7 @@ fn settings() -> Vec<Spec> {
     ]
 }
 
-/// About what the agent asks for.
+/// Returns the commands on permission requests.
 fn questions() -> Vec<Spec> {
     let id = || text("id", "which question, where there are several", Place::Word(0));
     let option = wanted(text("option", "its number or id", Place::Word(1)));
@@ -148,7 +148,7 @@ fn around() -> Vec<Spec> {
     ]
 }
 
-/// What is being typed, and what may be suggested for it.
+/// Returns the parameter that is being typed, as kind of suggestion and prefix.
 pub(super) fn typed(command: &Command) -> Option<(Suggest, String)> {
     let given = focused(&command.options)?;
     let Value::Text(prefix) = &given.value else { return None };
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Discord takes the registration, and whatever can be chosen is a command that the gateway knows.
+    /// Discord accepts the registration, and every form yields a command that the gateway knows.
     #[test]
     fn e01_every_form_is_a_command_of_ours() {
         let specs = specs();
