@@ -1,8 +1,9 @@
-//! What the bot must be allowed to do, and the address that asks for it (documentation, "Permissions" and "OAuth2").
+//! Permissions that the bot needs, and the URL that requests them (documentation, "Permissions" and
+//! "OAuth2").
 
 use super::ids::Snowflake;
 
-/// What nothing works without, as people read it and as its bit.
+/// Required permissions: the name in Discord's user interface, and the bit.
 pub const NEEDED: [(&str, u64); 8] = [
     ("Add Reactions", 1 << 6),
     ("View Channel", 1 << 10),
@@ -14,13 +15,13 @@ pub const NEEDED: [(&str, u64); 8] = [
     ("Send Messages in Threads", 1 << 38),
 ];
 
-/// All of [`NEEDED`] as the number that Discord takes.
+/// All bits of [`NEEDED`].
 #[must_use]
 pub fn needed() -> u64 {
     NEEDED.iter().fold(0, |all, (_, bit)| all | bit)
 }
 
-/// Where somebody who manages a server lets the bot in, or gives it what it lacks.
+/// Returns the URL at which a manager of a guild adds the bot, or grants missing permissions.
 #[must_use]
 pub fn invite(application: Snowflake) -> String {
     let bits = needed();
