@@ -113,7 +113,7 @@ mod tests {
         global.take();
         assert_eq!(global.ready(ms(0)), None);
         global.take();
-        // Nobody knows when, before an answer has come.
+        // The time is unknown before the next response.
         assert_eq!(global.ready(ms(5000)), Some(None));
         global.landed(ms(5000));
         assert_eq!(global.ready(ms(5000)), Some(Some(ms(6000))));
@@ -135,7 +135,7 @@ mod tests {
         invalid.count(ms(2000));
         assert_eq!(invalid.ready(ms(2000)), Some(ms(600_000)));
         assert_eq!(invalid.ready(ms(600_000)), None);
-        // One may go wrong, and the next waits for the next to be forgotten.
+        // One more refusal is possible; the next request waits until the next refusal leaves the window.
         invalid.count(ms(600_000));
         assert_eq!(invalid.ready(ms(600_000)), Some(ms(601_000)));
         assert_eq!(invalid.ready(ms(1_300_000)), None);

@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(encode("/acp answer 7 2").expect("fits"), "acp1:/acp answer 7 2");
         assert_eq!(encode(&"x".repeat(95)).map(|id| id.len()), Ok(100));
         assert_eq!(encode(&"x".repeat(97)), Err(Refused::TooLong { by: 2 }));
-        // Two units each.
+        // Two UTF-16 units each.
         assert_eq!(encode(&"🦀".repeat(48)), Err(Refused::TooLong { by: 1 }));
         for text in ["", " x", "x\n"] {
             assert_eq!(encode(text), Err(Refused::NotExact), "{text:?}");

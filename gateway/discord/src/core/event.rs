@@ -46,7 +46,7 @@ pub enum Event {
         /// Parent channel.
         parent: Option<Snowflake>,
     },
-    /// Changed channel, possibly in its permissions. The only event after which threads may have become
+    /// Changed channel, possibly in its permissions. Discord does not report separately if its threads became
     /// invisible.
     ChannelChanged(Snowflake),
     /// Deleted channel. Its threads are deleted as well.

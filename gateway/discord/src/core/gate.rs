@@ -230,7 +230,7 @@ mod tests {
         gate.authorize();
         assert!(!gate.is_unauthorized());
         go(&mut gate, ms(4), &counted("b", 2));
-        // What has no token of the bot says nothing about it.
+        // A refused webhook token does not concern the bot's token.
         let pass = go(&mut gate, ms(5), &webhook);
         gate.tell(ms(6), &pass, &said(401, None));
         assert!(!gate.is_unauthorized());

@@ -205,7 +205,7 @@ mod tests {
             reset_after: Duration::from_millis(4002),
         };
         assert_eq!(said(200, &BUCKET, ""), Said { status: 200, budget: Some(budget), too_many: None });
-        // Half a description is none.
+        // Incomplete headers are ignored.
         assert_eq!(said(200, &BUCKET[..3], "").budget, None);
         let mut wrong = BUCKET;
         wrong[3].1 = "NaN";

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn ids_are_texts_in_json_and_know_their_time() {
-        // The example of the API reference.
+        // Example of the API reference.
         let id = Snowflake(175_928_847_299_117_063);
         assert_eq!(id.made_at_ms(), 1_462_015_105_796);
         assert_eq!(serde_json::to_string(&id).expect("json"), "\"175928847299117063\"");

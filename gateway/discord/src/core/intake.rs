@@ -98,22 +98,22 @@ mod tests {
     fn c13_who_wrote_decides_what_a_message_is() {
         let echo = || Taken::Echo { nonce: None, message: Snowflake(100) };
         for (author, bot, webhook, kind, quiet, hearing) in [
-            // A person: plain, a reply.
+            // User messages: plain, reply.
             (9, false, None, 0, Taken::Said, Taken::Said),
             (9, false, None, 19, Taken::Said, Taken::Said),
-            // Joined, pinned, thread made, first message of a thread, a type of later days.
+            // System messages: member joined, pin, thread created, thread starter message, unknown type.
             (9, false, None, 7, Taken::System, Taken::System),
             (9, false, None, 6, Taken::System, Taken::System),
             (9, false, None, 18, Taken::System, Taken::System),
             (9, false, None, 21, Taken::System, Taken::System),
             (9, false, None, 99, Taken::System, Taken::System),
-            // Other programs: a bot, its answer to a command, a webhook of somebody else.
+            // Other bots: a message, a command response, a foreign webhook.
             (8, true, None, 0, Taken::Bot, Taken::Said),
             (8, true, None, 20, Taken::Bot, Taken::Said),
             (7, true, Some(7), 0, Taken::Bot, Taken::Said),
             (7, false, Some(7), 0, Taken::Bot, Taken::Said),
             (8, true, None, 7, Taken::System, Taken::System),
-            // Ours, never heard: the bot, a webhook of ours, an answer to an interaction; also what made no text.
+            // Own messages, always echoes: the bot, its webhook, an interaction response, a system message.
             (1, true, None, 0, echo(), echo()),
             (1, true, None, 18, echo(), echo()),
             (3, true, Some(3), 0, echo(), echo()),

@@ -124,9 +124,9 @@ mod tests {
             now += wait;
         }
         assert!((300..600).contains(&begun), "{begun}");
-        // No more than one an hour; and none while it stays below the bound.
+        // At most one alarm an hour, and none while the rate stays below the bound.
         assert!(alarms <= 24, "{alarms}");
-        // A day of quiet later it is as at the start.
+        // After a quiet hour the pace is as at the start.
         now += HOUR_MS;
         assert_eq!((pace.until_next(now), pace.spacing(now)), (0, BETWEEN_MS));
     }

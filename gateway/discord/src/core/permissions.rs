@@ -34,7 +34,7 @@ pub fn invite(application: Snowflake) -> String {
 mod tests {
     use super::*;
 
-    /// Whoever reads the example of the configuration is told the same.
+    /// The example configuration lists the same permissions.
     #[test]
     fn the_example_asks_for_the_same() {
         let example = include_str!("../../../../packaging/gateway.example.toml");
@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(named, needed);
     }
 
-    /// What a reader of the README copies is what the program asks for.
+    /// The README contains the same URL and the same permissions.
     #[test]
     fn the_readme_asks_for_the_same() {
         let readme = include_str!("../../../../README.md");

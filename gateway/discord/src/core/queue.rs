@@ -169,9 +169,9 @@ mod tests {
             put,
             [Put::Kept, Put::Kept, Put::Kept, Put::Kept, Put::Dropped, Put::Dropped, Put::Dropped]
         );
-        // A click has room of its own.
+        // Clicks have a reserve.
         assert_eq!((queue.put(click(8)), queue.put(click(9))), (Put::Kept, Put::Dropped));
-        // Not before half of it is taken: else there would be a gap for each event.
+        // Drops continue until the queue is half empty: otherwise each event would have a gap of its own.
         assert_eq!(queue.take(), Some(deleted(0)));
         assert_eq!(queue.put(deleted(10)), Put::Dropped);
         assert_eq!((queue.take(), queue.take()), (Some(deleted(1)), Some(deleted(2))));
@@ -218,8 +218,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is put and taken in whatever order: what comes out is what was kept, in its order; it stays
-        /// bounded; and every drop is told.
+        /// For any order of puts and takes, the output is the kept events in order, the queue stays bounded,
+        /// and every drop is reported.
         #[test]
         fn nothing_is_lost_in_silence(steps in proptest::collection::vec((any::<bool>(), any::<bool>()), 0..200)) {
             let mut queue = Queue::new(8, 3);

@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Webhooks of another application, and answers to interactions, are not where an agent speaks.
+    /// Agents do not speak through webhooks of another application, nor through interaction responses.
     #[test]
     fn c10_what_went_through_a_webhook_of_ours_is_found_where_it_may_have() {
         let by = |hook: u64, application: Option<u64>| Message {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        /// What Discord trims is found again, and never what is excluded.
+        /// A message is found after Discord has trimmed its text; an excluded message never is.
         #[test]
         fn what_was_sent_is_found(text in "\\PC{0,40}", before in "[ \n\t\r]{0,3}", after in "[ \n\r]{0,3}") {
             let kept = text.trim();

@@ -144,7 +144,8 @@ impl Rest {
         Ok(())
     }
 
-    /// Records a webhook as dead if the result says so. Returns the result unchanged.
+    /// Records the webhook of a failed request as dead if Discord refused it as missing. Returns the result
+    /// unchanged.
     fn buried<T>(&self, webhook: &Webhook, result: Result<T, Fault>) -> Result<T, Fault> {
         if let Err(Fault::Rejected(rejection)) = &result
             && is_dead(Asked::Webhook, rejection.meaning)

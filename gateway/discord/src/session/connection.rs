@@ -151,11 +151,11 @@ mod tests {
     use tokio_rustls::rustls::ServerConfig;
     use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-    /// A certificate for `localhost` that is its own authority, and its key; for these tests alone.
+    /// Self-signed certificate for `localhost` and its key, for these tests only.
     const CERTIFICATE: &[u8] = include_bytes!("testdata/localhost.cert.der");
     const KEY: &[u8] = include_bytes!("testdata/localhost.key.der");
 
-    /// Accepts one websocket over TLS, and sends what it receives back.
+    /// Accepts one websocket over TLS, and echoes its messages.
     async fn server() -> String {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(KEY));
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -25,7 +25,7 @@ impl fmt::Display for NotTyped {
 
 impl std::error::Error for NotTyped {}
 
-/// Converts a command to a line. Options at [`Place::Beside`] are left out.
+/// Converts a command to a line. File options are not part of the line.
 ///
 /// # Errors
 /// [`NotTyped`] if the command, a subcommand or an option is unknown.
