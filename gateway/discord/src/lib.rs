@@ -1,5 +1,5 @@
-//! Discord, as the gateway needs it and nothing more: what happens there, in its order, and requests of which it is
-//! known what became of them. It knows nothing of agents, sessions or bindings.
+//! Discord client for the gateway: events in order, and requests with a known outcome. It knows nothing of
+//! agents, sessions or bindings.
 //!
 //! Two halves (`ARCHITECTURE.md`, "Discord"):
 //!
@@ -7,7 +7,7 @@
 //!   opcodes and intents are serenity's models.
 //! - [`rest`]: requests, over `reqwest`, with the headers of rate limits and a deadline for each.
 //!
-//! Both talk to one base URL. With another one than Discord's own, nothing can reach the real service.
+//! Both use one base URL. With any base URL other than Discord's own, no request can reach the real service.
 
 pub mod core;
 pub mod rest;

@@ -1,19 +1,19 @@
-//! Where Discord is. One base URL for requests and websocket; with another one than Discord's own, nothing reaches
+//! Base URL of Discord, for requests and websocket. With any other URL than Discord's own, nothing reaches
 //! the real service.
 
 use reqwest::Url;
 use std::fmt;
 
-/// Discord's own.
+/// Discord's own base URL.
 const DISCORD: &str = "https://discord.com";
-/// The domain of Discord's gateways.
+/// Domain of Discord's gateways.
 const GATEWAYS: &str = "discord.gg";
 
-/// Where requests go: scheme, host and port, and nothing more.
+/// Base URL of requests: scheme, host and port only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Base(Url);
 
-/// Why an address is refused.
+/// Reason why an address is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused(pub String);
 
@@ -26,18 +26,18 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Base {
-    /// Discord's own.
+    /// Discord's own base URL.
     ///
     /// # Errors
-    /// None that can happen.
+    /// Never, since the address is valid.
     pub fn discord() -> Result<Self, Refused> {
         Self::parse(DISCORD)
     }
 
-    /// Another one: of a proxy, or of a test.
+    /// Parses another base URL, of a proxy or a test.
     ///
     /// # Errors
-    /// A sentence about an address with more or less in it than `http[s]://host[:port]`.
+    /// [`Refused`] if the address is not `http[s]://host[:port]`, or is Discord's in another spelling.
     pub fn parse(text: &str) -> Result<Self, Refused> {
         let url = Url::parse(text).map_err(|error| Refused(format!("`{text}` is no address: {error}")))?;
         let plain = url.username().is_empty()
@@ -56,29 +56,29 @@ impl Base {
         Ok(Self(url))
     }
 
-    /// Whether it is Discord's own.
+    /// True if this is Discord's own base URL.
     #[must_use]
     pub fn is_discords(&self) -> bool {
         is_discords(&self.0)
     }
 
-    /// The address of a path that begins with `/`.
+    /// Appends a path that begins with `/`.
     #[must_use]
     pub fn at(&self, path: &str) -> String {
         format!("{}{path}", self.text())
     }
 
-    /// As it is configured, without a slash at the end.
+    /// Base URL as configured, without a trailing slash.
     #[must_use]
     pub fn text(&self) -> &str {
         self.0.as_str().trim_end_matches('/')
     }
 
-    /// Judges where the service says that its gateway is.
+    /// Checks and returns the gateway URL that the service reports.
     ///
     /// # Errors
-    /// A sentence, when it is elsewhere: another host than a configured one, outside of Discord's domain for
-    /// Discord's own, or without TLS where requests have it.
+    /// [`Refused`] if the URL is outside of the service: not on the configured host, not in Discord's gateway
+    /// domain (for Discord's own base URL), or without TLS although the base URL has TLS.
     pub fn gateway(&self, said: &str) -> Result<String, Refused> {
         let refuse = |why: &str| Refused(format!("{} says that its gateway is `{said}`: {why}", self.text()));
         let url = Url::parse(said).map_err(|_| refuse("that is no address"))?;
@@ -110,7 +110,7 @@ impl Base {
     }
 }
 
-/// By its host; a host of Discord's under another spelling counts.
+/// True if the host is Discord's, in any spelling.
 fn is_discords(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_end_matches('.');
     ["discord.com", "discordapp.com"]

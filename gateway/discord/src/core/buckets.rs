@@ -1,68 +1,70 @@
-//! Discord's buckets: how many requests of a kind may be made in a window, learnt from what answers say.
+//! Rate-limit buckets: how many requests of a route are possible per window, learnt from response headers.
 //!
-//! The law: what is known of a bucket is never more than what is left in it, whatever the order and the delay of
-//! answers. `seen` only falls within a window, and every request without an answer counts against it, whether Discord
-//! has counted it already or not, one whose answer was lost until the window ends. Only a request that was alone on its way says exactly what is left.
+//! Invariant: the estimate of a bucket never exceeds what is left in it, whatever the order and delay of
+//! responses. `seen` only falls within a window. Each request without a response counts against the bucket,
+//! even if Discord has counted it already; one with a lost response counts until the window ends. Only a
+//! request that was alone in flight tells exactly what is left.
 
 use crate::core::headers::Budget;
 use acp_shared::redact::Secret;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What a bucket belongs to beside its name: Discord counts for each of these apart.
+/// Major parameter of a bucket: Discord counts separately for each value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Major {
-    /// Neither of the others.
+    /// No major parameter.
     None,
-    /// A channel or a thread.
+    /// Channel or thread.
     Channel(u64),
-    /// A server.
+    /// Guild.
     Guild(u64),
-    /// A webhook.
+    /// Webhook: its id and token.
     Webhook(u64, Secret),
-    /// An interaction: its application and its token.
+    /// Interaction: token, with the id of the interaction or of the application.
     Interaction(u64, Secret),
 }
 
-/// A kind of request: its method and its path without ids.
+/// Name of a route: HTTP method and path without ids.
 pub type RouteName = &'static str;
 
-/// The window of a bucket that was never told apart from others.
+/// Minimum assumed length of a bucket's window.
 const SPAN_MIN: Duration = Duration::from_secs(1);
-/// How many buckets are kept. Idle ones go first; interactions make one each.
+/// Number of buckets at which idle ones are removed. Each interaction creates one.
 const BUCKETS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
-    /// Nothing was heard yet: one request at a time.
+    /// Route without a response so far: one request at a time.
     Unknown(RouteName, Major),
-    /// As Discord names it.
+    /// Bucket name from Discord.
     Named(String, Major),
 }
 
-/// What is known of the bucket of a kind of request.
+/// Knowledge about the bucket of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Learnt {
     Named(String),
-    /// Answers come without a budget.
+    /// Responses carry no rate-limit headers.
     Free,
 }
 
 #[derive(Debug, Clone)]
 struct Bucket {
-    /// Requests in a window.
+    /// Maximum requests per window.
     limit: u32,
-    /// No more than what is left in this window, what is on its way not deducted.
+    /// Upper bound of the requests left in this window, not counting those in flight.
     seen: u32,
-    /// Requests without an answer.
+    /// Requests in flight.
     on_their_way: u32,
-    /// Requests in this window that will never have one: what others say may be from before they were counted.
+    /// Requests of this window with a lost response. Other responses may date from before Discord counted
+    /// these.
     lost: u32,
-    /// No sooner than the window ends. None: nothing was heard of this window.
+    /// Upper bound of the end of the window. `None` if nothing is known about this window.
     reset: Option<Duration>,
-    /// The longest time that a window was said to last on.
+    /// Longest remaining window that a response reported.
     span: Duration,
-    /// How many requests were ever let through: who finds its own number again was alone.
+    /// Requests ever admitted. If a permit's number is still the latest, no later request was admitted.
     granted: u64,
 }
 
@@ -93,25 +95,25 @@ impl Bucket {
     }
 }
 
-/// Whether a request may be made.
+/// Permission to send a request now or later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ready {
-    /// Now.
+    /// Send it now.
     Now,
-    /// Not before this time.
+    /// Do not send it before this time.
     At(Duration),
-    /// Once an answer has come.
+    /// Send it after the next response.
     AfterAnswer,
 }
 
-/// A request that was let through: its answer must be told.
+/// Admitted request. Its outcome must be reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permit {
-    /// None: the kind has no budget.
+    /// `None` if the route has no limit.
     key: Option<Key>,
     route: RouteName,
     major: Major,
-    /// Its number in its bucket, if nothing else was on its way.
+    /// Sequence number in its bucket, if no other request was in flight.
     alone: Option<u64>,
 }
 
@@ -131,7 +133,7 @@ impl Buckets {
         }
     }
 
-    /// Whether a request of this kind may be made now.
+    /// Returns whether a request of this route may be sent now.
     #[must_use]
     pub fn ready(&mut self, now: Duration, route: RouteName, major: &Major) -> Ready {
         let Some(key) = self.key(route, major) else { return Ready::Now };
@@ -144,7 +146,7 @@ impl Buckets {
         }
     }
 
-    /// Lets a request through for which [`ready`](Self::ready) said yes.
+    /// Admits a request for which [`ready`](Self::ready) returned [`Ready::Now`].
     pub fn take(&mut self, now: Duration, route: RouteName, major: &Major) -> Permit {
         let Some(key) = self.key(route, major) else {
             return Permit { key: None, route, major: major.clone(), alone: None };
@@ -159,10 +161,10 @@ impl Buckets {
         Permit { key: Some(key), route, major: major.clone(), alone }
     }
 
-    /// A request was answered.
+    /// Records a response.
     pub fn answered(&mut self, now: Duration, permit: &Permit, budget: Option<&Budget>, success: bool) {
         let Some(budget) = budget else {
-            // Errors often come without a budget where successes have one; Discord may have counted them.
+            // Error responses often lack the headers of successes; Discord may have counted the request.
             self.lost(now, permit);
             if success && !self.routes.contains_key(permit.route) {
                 self.routes.insert(permit.route, Learnt::Free);
@@ -177,7 +179,7 @@ impl Buckets {
         let key = Key::Named(budget.bucket.clone(), permit.major.clone());
         let alone = self.land(permit) && permit.key.as_ref() == Some(&key);
         if let Some(unknown) = permit.key.as_ref().filter(|held| **held != key) {
-            // It goes once nothing is on its way in it.
+            // The provisional bucket is removed once it has no request in flight.
             if self.buckets.get(unknown).is_some_and(|bucket| bucket.on_their_way == 0) {
                 self.buckets.remove(unknown);
             }
@@ -198,12 +200,12 @@ impl Buckets {
         }
     }
 
-    /// A request was refused because its bucket is empty.
+    /// Records a refusal because the bucket is empty.
     pub fn refused(&mut self, now: Duration, permit: &Permit, budget: Option<&Budget>, wait: Duration) {
         self.answered(now, permit, budget, false);
         let key = budget.map(|budget| Key::Named(budget.bucket.clone(), permit.major.clone()));
         let key = key.or_else(|| self.key(permit.route, &permit.major));
-        // A kind that had no budget has one now.
+        // A route believed to be unlimited turned out to have a limit.
         let key = key.unwrap_or_else(|| {
             self.routes.remove(permit.route);
             Key::Unknown(permit.route, permit.major.clone())
@@ -211,7 +213,7 @@ impl Buckets {
         self.buckets.entry(key).or_insert_with(Bucket::new).wait_until(now + wait);
     }
 
-    /// A request ended without an answer: Discord may have counted it, at the latest now.
+    /// Records a request that ended without a response. Discord may have counted it at any time until now.
     pub fn lost(&mut self, now: Duration, permit: &Permit) {
         self.land(permit);
         let Some(Key::Named(..)) = permit.key else { return };
@@ -222,12 +224,12 @@ impl Buckets {
         bucket.reset = Some(bucket.reset.map_or(end, |reset| reset.max(end)));
     }
 
-    /// A request was never made.
+    /// Records a request that was never sent.
     pub fn unused(&mut self, permit: &Permit) {
         self.land(permit);
     }
 
-    /// Takes a request off its way; says whether it was alone all the time.
+    /// Ends a request in flight. Returns true if no other request was in flight at any time during it.
     fn land(&mut self, permit: &Permit) -> bool {
         let Some(bucket) = permit.key.as_ref().and_then(|key| self.buckets.get_mut(key)) else {
             return false;
@@ -236,13 +238,13 @@ impl Buckets {
         permit.alone == Some(bucket.granted)
     }
 
-    /// How many buckets are known.
+    /// Number of known buckets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Whether none is known.
+    /// True if no bucket is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()

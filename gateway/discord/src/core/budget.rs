@@ -1,30 +1,32 @@
-//! Budgets over time that no header tells: all requests of a bot, and refusals that count against its address.
+//! Limits over time that no header reports: all requests of a bot, and refusals that count against an IP
+//! address.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// At most so many requests in any window of this length, wherever in it Discord counts them: a request holds its
-/// place from when it is sent until a window after its answer.
+/// Limit of `places` requests in any window of this length. The moment at which Discord counts a request is
+/// unknown, so a request holds its place from when it is sent until one window after its response.
 #[derive(Debug)]
 pub struct Global {
     places: u32,
     window: Duration,
     on_their_way: u32,
-    /// When places come back, the earliest first.
+    /// Times at which places become free, earliest first.
     back: VecDeque<Duration>,
-    /// Discord said to wait.
+    /// Time until which Discord asked to wait.
     closed_until: Duration,
 }
 
 impl Global {
-    /// So many requests in a window.
+    /// Creates a limit of this many requests per window.
     #[must_use]
     pub const fn new(places: u32, window: Duration) -> Self {
         let places = if places == 0 { 1 } else { places };
         Self { places, window, on_their_way: 0, back: VecDeque::new(), closed_until: Duration::ZERO }
     }
 
-    /// None: now. Else not before that time, or once an answer has come (a time that is not known is none).
+    /// Returns `None` if a request may be sent now; `Some(Some(time))`: not before that time; `Some(None)`:
+    /// after the next response.
     pub fn ready(&mut self, now: Duration) -> Option<Option<Duration>> {
         while self.back.front().is_some_and(|back| *back <= now) {
             self.back.pop_front();
@@ -36,32 +38,32 @@ impl Global {
         (held >= self.places).then(|| self.back.front().copied())
     }
 
-    /// A request goes.
+    /// Records that a request is sent.
     pub const fn take(&mut self) {
         self.on_their_way += 1;
     }
 
-    /// It was answered, or given up.
+    /// Records that a request was answered or given up.
     pub fn landed(&mut self, now: Duration) {
         self.on_their_way = self.on_their_way.saturating_sub(1);
         let back = now + self.window;
-        // Time only goes on, so that this is the latest.
+        // Time never goes back, so this is the latest one.
         self.back.push_back(back);
     }
 
-    /// It was never made.
+    /// Records that a request was never sent.
     pub const fn unused(&mut self) {
         self.on_their_way = self.on_their_way.saturating_sub(1);
     }
 
-    /// Discord wants no request before that time.
+    /// Blocks requests until this time, as Discord asked.
     pub fn close(&mut self, until: Duration) {
         self.closed_until = self.closed_until.max(until);
     }
 }
 
-/// Refusals that Discord counts against an address: 10,000 in ten minutes and nobody at that address gets through.
-/// Requests stop long before that, and go on as the oldest ones are forgotten.
+/// Refusals that Discord counts against an IP address: at 10,000 in ten minutes it blocks the address.
+/// Requests stop long before that, and resume as the oldest refusals leave the window.
 #[derive(Debug)]
 pub struct Invalid {
     most: usize,
@@ -70,14 +72,14 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// So many refusals in a window.
+    /// Creates a limit of this many refusals per window.
     #[must_use]
     pub const fn new(most: usize, window: Duration) -> Self {
         let most = if most == 0 { 1 } else { most };
         Self { most, window, times: VecDeque::new() }
     }
 
-    /// One more.
+    /// Counts a refusal.
     pub fn count(&mut self, now: Duration) {
         self.times.push_back(now);
         while self.times.len() > self.most {
@@ -85,7 +87,7 @@ impl Invalid {
         }
     }
 
-    /// None: requests may be made. Else not before that time.
+    /// Returns `None` if requests are possible, or the time from which they are.
     pub fn ready(&mut self, now: Duration) -> Option<Duration> {
         let window = self.window;
         while self.times.front().is_some_and(|at| *at + window <= now) {
@@ -111,7 +113,7 @@ mod tests {
         global.take();
         assert_eq!(global.ready(ms(0)), None);
         global.take();
-        // Nobody knows when, before an answer has come.
+        // The time is unknown before the next response.
         assert_eq!(global.ready(ms(5000)), Some(None));
         global.landed(ms(5000));
         assert_eq!(global.ready(ms(5000)), Some(Some(ms(6000))));
@@ -133,7 +135,7 @@ mod tests {
         invalid.count(ms(2000));
         assert_eq!(invalid.ready(ms(2000)), Some(ms(600_000)));
         assert_eq!(invalid.ready(ms(600_000)), None);
-        // One may go wrong, and the next waits for the next to be forgotten.
+        // One more refusal is possible; the next request waits until the next refusal leaves the window.
         invalid.count(ms(600_000));
         assert_eq!(invalid.ready(ms(600_000)), Some(ms(601_000)));
         assert_eq!(invalid.ready(ms(1_300_000)), None);

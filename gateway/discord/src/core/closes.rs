@@ -1,26 +1,26 @@
-//! What it means when the gateway closes the connection, and what somebody can do about it.
+//! Close codes of the gateway: their meaning, and the remedy if a person has to act.
 
 use std::fmt;
 
-/// What follows a close code.
+/// Consequence of a close code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterClose {
-    /// Another connection resumes the session.
+    /// The next connection resumes the session.
     Resume,
-    /// Another connection identifies a new session.
+    /// The next connection identifies a new session.
     Identify,
-    /// Another connection would end in the same way: what a person has to do.
+    /// A new connection would end in the same way. Holds the remedy.
     Stop(&'static str),
 }
 
-/// A code with which the gateway closes a connection (documentation, "Gateway close event codes").
+/// Code with which the gateway closes a connection (documentation, "Gateway close event codes").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Close {
-    /// The code.
+    /// Close code.
     pub code: u16,
-    /// What happened.
+    /// Description of the cause.
     pub what: &'static str,
-    /// What follows.
+    /// Consequence.
     pub next: AfterClose,
 }
 
@@ -36,7 +36,7 @@ const fn fatal(code: u16, what: &'static str, then: &'static str) -> Close {
     Close { code, what, next: AfterClose::Stop(then) }
 }
 
-/// Every code that is documented.
+/// All documented codes.
 pub const CLOSES: [Close; 14] = [
     resumed(4000, "Discord does not know what went wrong"),
     resumed(4001, "Discord did not know an opcode or a payload of ours"),
@@ -80,14 +80,14 @@ pub const CLOSES: [Close; 14] = [
     ),
 ];
 
-/// Why the connection to Discord is not made again.
+/// Reason why the client does not reconnect to Discord.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The code of the gateway, where it gave one.
+    /// Close code of the gateway, if there was one.
     pub code: Option<u16>,
-    /// What happened.
+    /// Description of the cause.
     pub what: String,
-    /// What to do next.
+    /// Remedy.
     pub then: String,
 }
 
@@ -104,14 +104,14 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The meaning of a code. A session that was closed with an undocumented one is resumed.
+/// Returns the meaning of a code. After an undocumented one the session is resumed.
 #[must_use]
 pub fn meaning(code: u16) -> Close {
     let known = CLOSES.iter().find(|close| close.code == code);
     known.copied().unwrap_or(resumed(code, "the connection was closed"))
 }
 
-/// The failure that a code stands for, if another connection would end in the same way.
+/// Returns the failure for a code after which a new connection would end in the same way.
 #[must_use]
 pub fn failure(code: u16) -> Option<Failure> {
     let Close { code, what, next } = meaning(code);

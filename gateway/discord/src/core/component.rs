@@ -1,10 +1,10 @@
-//! Buttons, menus and forms.
+//! Message components: buttons, menus and forms.
 
 use crate::core::units::{Limit, Refused};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-/// A row below a message.
+/// Row of components below a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Row {
     /// Up to five buttons.
@@ -13,92 +13,92 @@ pub enum Row {
     Menu(Menu),
 }
 
-/// The colour of a button.
+/// Style of a button, shown as its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// What most people want.
+    /// The most likely choice.
     Primary,
-    /// Anything else.
+    /// Any other choice.
     Secondary,
-    /// Yes.
+    /// Confirmation.
     Success,
-    /// What takes something away.
+    /// Destructive choice.
     Danger,
 }
 
-/// What a button does.
+/// Action of a button.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Press {
-    /// Sends this text back to us.
+    /// Sends this custom id back to the bot.
     CustomId(String),
-    /// Opens this address.
+    /// Opens this URL.
     Url(String),
 }
 
-/// A button.
+/// Button.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Button {
-    /// What it says.
+    /// Label.
     pub label: String,
-    /// Its colour. One that opens an address has none.
+    /// Style. Ignored for a button that opens a URL.
     pub style: Style,
-    /// What it does.
+    /// Action.
     pub press: Press,
-    /// Whether it cannot be pressed.
+    /// True if the button cannot be pressed.
     pub disabled: bool,
 }
 
-/// A menu of which one option is chosen.
+/// Menu in which one option is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Menu {
-    /// Comes back with the choice.
+    /// Custom id, which comes back with the choice.
     pub custom_id: String,
-    /// What it says without a choice.
+    /// Text while nothing is chosen.
     pub placeholder: String,
-    /// What can be chosen.
+    /// Options to choose from.
     pub options: Vec<MenuOption>,
-    /// Whether nothing can be chosen.
+    /// True if nothing can be chosen.
     pub disabled: bool,
 }
 
-/// One option of a menu.
+/// Option of a menu.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MenuOption {
-    /// What it says.
+    /// Label.
     pub label: String,
-    /// What comes back.
+    /// Value, which comes back when the option is chosen.
     pub value: String,
-    /// A second line.
+    /// Second line.
     pub description: String,
-    /// Whether it is chosen already.
+    /// True if the option is chosen initially.
     pub default: bool,
 }
 
-/// A form that is opened by a click or a command.
+/// Form (modal) that a click or a command opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Modal {
-    /// Comes back with what was typed.
+    /// Custom id, which comes back with the input.
     pub custom_id: String,
-    /// Its title.
+    /// Title.
     pub title: String,
-    /// What can be typed.
+    /// Input fields.
     pub inputs: Vec<Input>,
 }
 
-/// One input of a form.
+/// Input field of a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// Comes back with what was typed.
+    /// Custom id, which comes back with the text.
     pub custom_id: String,
-    /// What it says beside it.
+    /// Label.
     pub label: String,
-    /// Whether it has several lines.
+    /// True if the input has several lines.
     pub lines: bool,
-    /// What it says while it is empty.
+    /// Text while the input is empty.
     pub placeholder: String,
-    /// What stands in it already.
+    /// Initial text.
     pub value: String,
-    /// Whether it may stay empty.
+    /// True if the input may stay empty.
     pub optional: bool,
 }
 
@@ -201,7 +201,7 @@ impl Row {
 /// Checks the rows of a message.
 ///
 /// # Errors
-/// Discord would refuse them.
+/// [`Refused`] if the rows exceed Discord's limits.
 pub fn check(rows: &[Row]) -> Result<(), Refused> {
     Limit::Rows.number(rows.len())?;
     let mut seen = HashSet::new();
@@ -222,17 +222,17 @@ pub fn check(rows: &[Row]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Rows as Discord takes them.
+/// Converts rows to Discord's JSON.
 #[must_use]
 pub fn to_json(rows: &[Row]) -> Value {
     rows.iter().map(Row::to_json).collect()
 }
 
 impl Modal {
-    /// Checks it.
+    /// Checks the form.
     ///
     /// # Errors
-    /// Discord would refuse it.
+    /// [`Refused`] if the form exceeds Discord's limits.
     pub fn check(&self) -> Result<(), Refused> {
         Limit::CustomId.text(&self.custom_id)?;
         Limit::ModalTitle.text(&self.title)?;
@@ -250,7 +250,7 @@ impl Modal {
         Ok(())
     }
 
-    /// As Discord takes it.
+    /// Converts the form to Discord's JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let row = |input: &Input| {

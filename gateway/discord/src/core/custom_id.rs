@@ -1,26 +1,27 @@
-//! What a button carries: the command that a click stands for, so that buttons mean the same after any restart.
+//! Custom ids of buttons. They hold the command that a click stands for, so buttons keep their meaning across
+//! restarts.
 //!
-//! `acp1:` and the text of the command. The number is the version of this form.
+//! Format: `acp1:` and the text of the command. The number is the version of the format.
 #![deny(clippy::indexing_slicing)]
 
 use std::fmt;
 
-/// How long a custom id may be (documentation, "Custom ID"). Counted in UTF-16 units, which is never less than what
-/// the service counts.
+/// Maximum length of a custom id (documentation, "Custom ID"), in UTF-16 units, which are never fewer than
+/// what Discord counts.
 pub const MAX: usize = 100;
 
 const NAME: &str = "acp";
 const VERSION: u32 = 1;
 
-/// Why a text cannot be carried by a button.
+/// Reason why a text does not fit into a custom id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// Longer than fits: by so many units.
+    /// The text is too long.
     TooLong {
-        /// How many are too many.
+        /// Excess length, in UTF-16 units.
         by: usize,
     },
-    /// Nothing, or white space at an end, which might not come back.
+    /// The text is empty, or begins or ends with white space, which might not come back.
     NotExact,
 }
 
@@ -35,21 +36,21 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What a custom id says.
+/// Decoded custom id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carried<'a> {
-    /// This command.
+    /// Command text.
     Text(&'a str),
-    /// Something of another version of this program: the button is to be refused with these words, not guessed at.
+    /// Format version of another release of this program. Refuse the click, do not guess.
     OtherVersion(u32),
-    /// Nothing of ours.
+    /// Not a custom id of this program.
     Foreign,
 }
 
-/// Puts a command into a button.
+/// Encodes a command as a custom id.
 ///
 /// # Errors
-/// [`Refused`] when it would not come back as it is.
+/// [`Refused`] if decoding could not restore the exact text.
 pub fn encode(text: &str) -> Result<String, Refused> {
     if text.is_empty() || text.trim() != text {
         return Err(Refused::NotExact);
@@ -61,7 +62,7 @@ pub fn encode(text: &str) -> Result<String, Refused> {
     }
 }
 
-/// What a click stands for.
+/// Decodes the custom id of a click.
 #[must_use]
 pub fn decode(custom_id: &str) -> Carried<'_> {
     let Some((head, text)) = custom_id.split_once(':') else { return Carried::Foreign };
@@ -88,7 +89,7 @@ mod tests {
         assert_eq!(encode("/acp answer 7 2").expect("fits"), "acp1:/acp answer 7 2");
         assert_eq!(encode(&"x".repeat(95)).map(|id| id.len()), Ok(100));
         assert_eq!(encode(&"x".repeat(97)), Err(Refused::TooLong { by: 2 }));
-        // Two units each.
+        // Two UTF-16 units each.
         assert_eq!(encode(&"🦀".repeat(48)), Err(Refused::TooLong { by: 1 }));
         for text in ["", " x", "x\n"] {
             assert_eq!(encode(text), Err(Refused::NotExact), "{text:?}");

@@ -1,12 +1,12 @@
-//! Messages of ours as the websocket showed them: proof that they are there, whatever became of the request.
+//! Bot messages seen on the websocket: proof of existence, independent of the request's result.
 
 use crate::core::ids::Snowflake;
 use std::collections::{HashMap, VecDeque};
 
-/// How many are remembered. At forty messages a second it is more than a minute and a half.
+/// Maximum number of remembered echoes: at forty messages a second, more than a minute and a half.
 const ECHOES_MAX: usize = 4096;
 
-/// Nonces that were seen, and the messages that have them.
+/// Nonces seen on the websocket, with their messages.
 #[derive(Debug, Default)]
 pub struct Echoes {
     seen: HashMap<String, Snowflake>,
@@ -14,7 +14,7 @@ pub struct Echoes {
 }
 
 impl Echoes {
-    /// A message of ours was seen. The first one with its nonce counts.
+    /// Records a message of this bot. Only the first message with a nonce counts.
     pub fn hear(&mut self, nonce: &str, message: Snowflake) {
         if nonce.is_empty() || self.seen.contains_key(nonce) {
             return;
@@ -28,19 +28,19 @@ impl Echoes {
         self.seen.insert(nonce.to_owned(), message);
     }
 
-    /// The message with this nonce, if it was seen.
+    /// Returns the message with this nonce, if it was seen.
     #[must_use]
     pub fn find(&self, nonce: &str) -> Option<Snowflake> {
         self.seen.get(nonce).copied()
     }
 
-    /// How many are remembered.
+    /// Number of remembered echoes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.seen.len()
     }
 
-    /// Whether none is remembered.
+    /// True if no echo is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()

@@ -3,59 +3,59 @@
 use crate::core::units::{Limit, Refused, utf16};
 use serde::Serialize;
 
-/// One embed.
+/// Embed of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Embed {
-    /// Its title.
+    /// Title.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub title: String,
-    /// Its text.
+    /// Text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Where its title leads.
+    /// Link of the title.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The colour of its edge, as 0xRRGGBB.
+    /// Colour of the edge, as 0xRRGGBB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color: Option<u32>,
-    /// Its fields.
+    /// Fields.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<Field>,
-    /// Its last line.
+    /// Last line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub footer: Option<Footer>,
-    /// Its first line.
+    /// First line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
 }
 
-/// A field of an embed.
+/// Field of an embed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Field {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its value.
+    /// Value.
     pub value: String,
-    /// Whether others may stand beside it.
+    /// True if other fields may share its line.
     pub inline: bool,
 }
 
-/// The last line of an embed.
+/// Last line of an embed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Footer {
-    /// What it says.
+    /// Text.
     pub text: String,
 }
 
-/// The first line of an embed.
+/// First line of an embed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Author {
-    /// What it says.
+    /// Text.
     pub name: String,
 }
 
 impl Embed {
-    /// What it counts for among all embeds of a message.
+    /// Size that counts towards the limit for all embeds of a message.
     fn texts(&self) -> usize {
         let fields = self.fields.iter().map(|field| utf16(&field.name) + utf16(&field.value));
         let lines =
@@ -87,7 +87,7 @@ impl Embed {
 /// Checks the embeds of a message.
 ///
 /// # Errors
-/// Discord would refuse them.
+/// [`Refused`] if an embed exceeds Discord's limits.
 pub fn check(embeds: &[Embed]) -> Result<(), Refused> {
     Limit::Embeds.number(embeds.len())?;
     embeds.iter().try_for_each(Embed::check)?;

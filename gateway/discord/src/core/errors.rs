@@ -1,28 +1,28 @@
-//! What Discord's refusals mean for us: one table. Source: Discord's reference, "Opcodes and Status Codes".
+//! Meaning of Discord's error codes, in one table. Source: Discord's reference, "Opcodes and Status Codes".
 
-/// Something that is not there any more.
+/// Kind of a missing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
-    /// An application or one of its commands.
+    /// Application or one of its commands.
     Application,
-    /// A channel or a thread.
+    /// Channel or thread.
     Channel,
-    /// A server.
+    /// Guild.
     Guild,
-    /// A member of a server, or a person.
+    /// Member of a guild, or a user.
     Member,
-    /// A message.
+    /// Message.
     Message,
-    /// A webhook, or its token.
+    /// Webhook, or its token.
     Webhook,
-    /// An emoji.
+    /// Emoji.
     Emoji,
-    /// Something else that the path named.
+    /// Another object that the path names.
     Other,
 }
 
 impl What {
-    /// The word in messages.
+    /// Name in messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -38,49 +38,49 @@ impl What {
     }
 }
 
-/// What a refusal means. The request was provably not carried out, but for what is named otherwise.
+/// Meaning of a refusal. The request was certainly not executed, except where a variant says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Meaning {
-    /// It does not exist any more and will not come back.
+    /// The object no longer exists and will not come back.
     Gone(What),
-    /// The message with this nonce was sent, and somebody deleted it: it must not be sent again.
+    /// The message with this nonce was sent and has been deleted: do not send it again.
     SentAndDeleted,
-    /// The bot cannot see the channel any more. Somebody can let it in again, so this is no end by itself.
+    /// The bot can no longer see the channel. Not permanent: access can be granted again.
     LostAccess,
-    /// The bot lacks a permission here. Somebody can give it.
+    /// The bot lacks a permission, which can be granted.
     Forbidden,
-    /// The thread is archived: it must be opened before this is possible.
+    /// The thread is archived: unarchive it first.
     Archived,
-    /// The thread is locked: only who may manage threads can write.
+    /// The thread is locked: only users who may manage threads can write.
     Locked,
-    /// There are as many of these as there may be: threads, webhooks, pins.
+    /// The maximum number is reached, for example of threads, webhooks or pins.
     Full,
-    /// The thread of this message is there already; its id is the message's.
+    /// The message has a thread already; the thread's id is the message's.
     AlreadyThere,
-    /// The interaction has had its first answer already.
+    /// The interaction has its first response already.
     AlreadyAnswered,
-    /// The interaction is not open any more: three seconds for the first answer, fifteen minutes for the others.
+    /// The interaction has expired: three seconds for the first response, fifteen minutes for further ones.
     TooLate,
-    /// Edits of messages older than an hour are used up in this channel for now.
+    /// The limit on edits of messages older than an hour is reached in this channel for now.
     OldEdits,
-    /// A budget of Discord's that has no header is used up for now.
+    /// A rate limit without headers is reached for now.
     Slow,
-    /// A filter of the server took offence at what the message says.
+    /// A content filter of the guild rejected the message.
     Filtered,
-    /// What was asked can never be: too long, empty, the wrong kind of channel.
+    /// The request is invalid and can never succeed: too long, empty, the wrong type of channel.
     Invalid,
-    /// Its files are larger than what Discord takes here.
+    /// The files exceed the size limit here.
     TooLarge,
-    /// Discord does not take the bot's token. Whoever runs the gateway can give it another one.
+    /// Discord refuses the bot's token. The operator can replace it.
     Unauthorized,
-    /// Discord is not able to do it at the moment.
+    /// Discord cannot execute the request at the moment.
     Temporary,
-    /// It never left this machine.
+    /// The request never left this machine.
     NotSent,
 }
 
 impl Meaning {
-    /// The word in metrics.
+    /// Name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -105,8 +105,8 @@ impl Meaning {
         }
     }
 
-    /// Whether the very same request may be taken later, without anybody changing what it says. A refused token is
-    /// followed by another one: nothing that waits is lost by it.
+    /// True if the same request may succeed later without a change of its content. Includes a refused token:
+    /// it will be replaced, and pending requests must not be lost meanwhile.
     #[must_use]
     pub const fn again(self) -> bool {
         match self {
@@ -132,7 +132,7 @@ impl Meaning {
     }
 }
 
-/// The codes that mean one thing wherever they come.
+/// Error codes with the same meaning on every route.
 const CODES: [(u32, Meaning); 68] = [
     (10001, Meaning::Gone(What::Member)),
     (10002, Meaning::Gone(What::Application)),
@@ -204,27 +204,28 @@ const CODES: [(u32, Meaning); 68] = [
     (240_000, Meaning::Filtered),
 ];
 
-/// Where a refusal came from, as far as that changes what it means.
+/// Kind of request, if it changes the meaning of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// A message was made, with a nonce.
+    /// Creates a message with a nonce.
     CreateWithNonce,
-    /// The path names an open interaction by its token.
+    /// The path holds the token of an interaction.
     Interaction,
-    /// The path names a webhook by its token.
+    /// The path holds the token of a webhook.
     Webhook,
-    /// Anything else, with the bot's token.
+    /// Any other request with the bot's token.
     Bot,
 }
 
-/// What a refusal means: `code` is Discord's own, 0 or none where the answer was not Discord's.
+/// Returns the meaning of a refusal. `code` is Discord's error code; 0 or `None` if the response is not
+/// Discord's own.
 #[must_use]
 pub fn meaning(asked: Asked, status: u16, code: Option<u32>) -> Meaning {
     let code = code.filter(|code| *code != 0);
     match (asked, code) {
-        // A nonce that Discord knows, whose message is not there any more (docs pull request 6647).
+        // Discord knows the nonce, but its message has been deleted (docs pull request 6647).
         (Asked::CreateWithNonce, Some(10008)) => return Meaning::SentAndDeleted,
-        // Interactions answer as webhooks of the application: their tokens run out.
+        // Interaction responses go through a webhook of the application, whose token expires.
         (Asked::Interaction, Some(10015 | 50027)) => return Meaning::TooLate,
         _ => {}
     }
@@ -236,10 +237,10 @@ pub fn meaning(asked: Asked, status: u16, code: Option<u32>) -> Meaning {
         (Asked::Bot | Asked::CreateWithNonce, 401) => Meaning::Unauthorized,
         (Asked::Webhook, 401) => Meaning::Gone(What::Webhook),
         (Asked::Interaction, 401 | 404) => Meaning::TooLate,
-        // A 403 without a reason may be a guard before Discord: nothing is ended for it.
+        // A 403 without an error code may come from Discord's edge: treat nothing as gone.
         (_, 403) => Meaning::Forbidden,
         (_, 413) => Meaning::TooLarge,
-        // Nor for a 404 that does not say what is missing.
+        // The same for a 404 without an error code.
         (_, 404 | 408 | 429) | (_, 500..) => Meaning::Temporary,
         _ => Meaning::Invalid,
     }

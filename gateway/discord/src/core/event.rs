@@ -1,333 +1,333 @@
-//! What happens on Discord, as the gateway hears of it: plain data, no types of a library.
+//! Gateway events as plain data, without types of a Discord library.
 //!
-//! Events come in the order of their connection; each may come never, once, or several times (gateway documentation),
-//! so whoever takes them up keys what they do by the ids in here, and looks again after [`Event::Ready`] and
-//! [`Event::Gap`].
+//! Events arrive in the order of their connection. Each may arrive never, once or several times (gateway
+//! documentation). Consumers must therefore key their work by the ids in the events, and backfill after
+//! [`Event::Ready`] and [`Event::Gap`].
 
 use super::closes::Failure;
 use super::ids::Snowflake;
 use acp_shared::redact::Secret;
 
-/// One thing that happened.
+/// Gateway event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A new session of the gateway began. What happened before it and since the last one is not told: it is a gap,
-    /// and everything that matters is to be read again.
+    /// A new session began. Events between the last session and this one are lost: treat this as a gap and
+    /// read all relevant state again.
     Ready(Ready),
-    /// The connection broke and the session went on: what was missed comes, or came just before this.
+    /// The session was resumed after a broken connection. Missed events arrive before or after this one.
     Resumed,
-    /// Somebody wrote.
+    /// New message.
     Message(Box<Message>),
-    /// A message has another text, or the service added something to it (a preview of a link, for instance).
+    /// Edited message: its author changed it, or Discord added something (for example a link preview).
     MessageEdited(Edit),
-    /// Messages are gone.
+    /// Deleted messages.
     MessagesDeleted {
-        /// Where they were.
+        /// Channel of the messages.
         channel: Snowflake,
-        /// Which ones.
+        /// Message ids.
         ids: Vec<Snowflake>,
     },
-    /// A slash command.
+    /// Slash command.
     Command(Box<Command>),
-    /// A button was clicked, or something chosen in a menu.
+    /// Click on a button, or choice in a menu.
     Click(Box<Click>),
-    /// Somebody types a slash command and wants suggestions.
+    /// Request for suggestions while a user types a slash command.
     Autocomplete(Box<Command>),
-    /// A form was sent.
+    /// Submitted form.
     ModalSubmit(Box<ModalSubmit>),
-    /// There is a thread: a new one, or one that the bot was added to.
+    /// New thread, or thread that the bot was added to.
     ThreadCreated(Thread),
-    /// A thread was renamed, archived, unarchived, locked; or is one of those that came into sight with a channel.
+    /// Thread that was renamed, archived, unarchived or locked, or that became visible with its channel.
     ThreadChanged(Thread),
-    /// A thread is gone.
+    /// Deleted thread.
     ThreadDeleted {
-        /// Its id.
+        /// Thread id.
         id: Snowflake,
-        /// Where it was.
+        /// Parent channel.
         parent: Option<Snowflake>,
     },
-    /// A channel is another one than before, maybe in who may see it. Losing sight of its threads is told in no other
-    /// way.
+    /// Changed channel, possibly in its permissions. Discord does not report separately if its threads became
+    /// invisible.
     ChannelChanged(Snowflake),
-    /// A channel is gone, and its threads with it.
+    /// Deleted channel. Its threads are deleted as well.
     ChannelDeleted(Snowflake),
-    /// A guild is out of reach.
+    /// Guild that became unreachable.
     GuildGone {
-        /// Its id.
+        /// Guild id.
         id: Snowflake,
-        /// Out of order for a while; otherwise the bot was removed from it.
+        /// True for a temporary outage; false if the bot was removed from the guild.
         outage: bool,
     },
-    /// A guild is within reach: at the start, after an outage, or because the bot was added.
+    /// Reachable guild: at the start, after an outage, or because the bot was added.
     GuildBack(Snowflake),
-    /// A role of a guild is another one, or gone: what the bot sees there may be, too.
+    /// Changed or deleted role of a guild: the channels visible to the bot may have changed.
     RightsChanged(Snowflake),
-    /// The kind of an event that nobody here knows, the first time that it comes.
+    /// Event of an unknown kind. Reported once per kind.
     Unknown {
-        /// Its name, e.g. `SUBSCRIPTION_CREATE`.
+        /// Event name, e.g. `SUBSCRIPTION_CREATE`.
         kind: String,
     },
-    /// Something was missed: whatever is bound is to be read again. Clicks and commands that were missed are told by
-    /// Discord itself to who made them.
+    /// Missed events: backfill all bound conversations. For missed clicks and commands, Discord itself shows
+    /// a failure to the user.
     Gap {
-        /// Why.
+        /// Reason.
         why: Gap,
-        /// How many events are known to be lost.
+        /// Number of events known to be lost.
         lost: u64,
     },
-    /// The connection is lost, and is being made anew.
+    /// The connection is lost; the client reconnects.
     Disconnected {
-        /// Why, for people.
+        /// Reason, for people.
         why: String,
     },
-    /// So many sessions are begun that the service will soon refuse more.
+    /// So many sessions were identified that Discord will soon refuse more.
     Alarm(String),
-    /// It does not go on, since another attempt would end in the same way. Nothing follows.
+    /// The client stops, since a new connection would end in the same way. No event follows.
     Failed(Failure),
 }
 
-/// How something was missed.
+/// Cause of a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gap {
-    /// Events came faster than they were taken.
+    /// Events arrived faster than they were taken.
     Overflow,
-    /// An event that matters could not be read.
+    /// A relevant event could not be parsed.
     Unreadable,
-    /// The numbers of events jumped, or a frame was no event at all.
+    /// Sequence numbers are missing, or a frame was not an event.
     Skipped,
 }
 
-/// A new session.
+/// Start of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready {
-    /// The bot's own user.
+    /// User of the bot.
     pub me: User,
-    /// The application that commands are registered for.
+    /// Application that commands are registered for.
     pub application: Snowflake,
-    /// The name of the session.
+    /// Session id.
     pub session: String,
-    /// Which shard of how many.
+    /// Shard number and number of shards.
     pub shard: (u64, u64),
-    /// Guilds that it is in; [`Event::GuildBack`] follows for each that is in order.
+    /// Guilds of the bot; [`Event::GuildBack`] follows for each that is available.
     pub guilds: Vec<Snowflake>,
 }
 
-/// Somebody.
+/// User of Discord.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// Who.
+    /// User id.
     pub id: Snowflake,
-    /// The unique name.
+    /// Unique name.
     pub name: String,
-    /// The name that others see, as far as it is set: in the guild, or in general.
+    /// Display name in the guild or in general, if one is set.
     pub shown: Option<String>,
-    /// A program.
+    /// True if the user is a bot.
     pub bot: bool,
 }
 
-/// Somebody in a guild, or in a direct message.
+/// Member of a guild, or participant of a direct message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Who.
+    /// User.
     pub user: User,
-    /// Roles there.
+    /// Roles in the guild.
     pub roles: Vec<Snowflake>,
-    /// What they may do in that channel, as bits; known for interactions in guilds.
+    /// Permission bits in the channel; known only for interactions in guilds.
     pub permissions: Option<u64>,
 }
 
-/// A message.
+/// Message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its id.
+    /// Message id.
     pub id: Snowflake,
-    /// The channel or thread.
+    /// Channel or thread.
     pub channel: Snowflake,
-    /// The guild; `None` in direct messages, and where the message was read by a request.
+    /// Guild; `None` in direct messages, and for messages read by a request.
     pub guild: Option<Snowflake>,
-    /// Who wrote it. For a webhook the name that it gave itself.
+    /// Author. For a webhook, the name that it chose.
     pub author: Member,
-    /// The webhook that wrote it.
+    /// Webhook that wrote the message.
     pub webhook: Option<Snowflake>,
-    /// The application that wrote it, or whose webhook did.
+    /// Application of the bot or webhook that wrote the message.
     pub application: Option<Snowflake>,
-    /// What kind it is (message types of the documentation).
+    /// Message type of the documentation.
     pub kind: u64,
-    /// Its text; empty without the message content intent.
+    /// Text; empty without the message content intent.
     pub text: String,
-    /// Files.
+    /// Attached files.
     pub attachments: Vec<Attachment>,
-    /// Users that it mentions.
+    /// Mentioned users.
     pub mentions: Vec<Snowflake>,
-    /// Roles that it mentions.
+    /// Mentioned roles.
     pub mention_roles: Vec<Snowflake>,
-    /// The message that it answers, or that it is about.
+    /// Message that this one replies to or refers to.
     pub reference: Option<Snowflake>,
-    /// What its sender gave it to know it by; only in what the gateway says, and only for the bot's own messages.
+    /// Nonce of the sender; present only in gateway events, and only for the bot's own messages.
     pub nonce: Option<String>,
-    /// What its buttons carry; empty for those of others without the message content intent.
+    /// Custom ids of the buttons; empty for messages of others without the message content intent.
     pub buttons: Vec<String>,
-    /// Its flags.
+    /// Flags.
     pub flags: u64,
 }
 
 impl Message {
-    /// Whether somebody is mentioned by it.
+    /// True if the message mentions this user.
     #[must_use]
     pub fn mentions(&self, who: Snowflake) -> bool {
         self.mentions.contains(&who)
     }
 }
 
-/// What is known of a message that changed: only what the service says this time.
+/// Changed fields of a message; `None` for fields that the event leaves out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
-    /// The message.
+    /// Message id.
     pub id: Snowflake,
-    /// Where it is.
+    /// Channel or thread.
     pub channel: Snowflake,
-    /// Who wrote it.
+    /// Author.
     pub author: Option<User>,
-    /// The webhook that wrote it.
+    /// Webhook that wrote the message.
     pub webhook: Option<Snowflake>,
-    /// Its text now.
+    /// New text.
     pub text: Option<String>,
-    /// Its files now.
+    /// New list of files.
     pub attachments: Option<Vec<Attachment>>,
-    /// Whether its author changed it. Otherwise the service did, for instance by a preview of a link.
+    /// True if the author edited the message; false if Discord did, for example to add a link preview.
     pub by_author: bool,
 }
 
-/// A file of a message. Its address works for a while only.
+/// File of a message. Its URL expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its id.
+    /// File id.
     pub id: Snowflake,
-    /// Its name.
+    /// File name.
     pub name: String,
-    /// Where it can be read.
+    /// Download URL.
     pub url: String,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Its media type, as far as the service tells.
+    /// Media type, if Discord reports it.
     pub mime: Option<String>,
 }
 
-/// What every interaction has. It is to be answered within three seconds, by its id and token.
+/// Common part of all interactions. The first response, by id and token, is due within three seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interaction {
-    /// Its id: what is done about it is keyed by this.
+    /// Interaction id, which is the key of its processing.
     pub id: Snowflake,
-    /// The bot's application.
+    /// Application of the bot.
     pub application: Snowflake,
-    /// Good for answers, for 15 minutes.
+    /// Token for responses, valid for 15 minutes.
     pub token: Secret,
-    /// The guild; `None` in direct messages.
+    /// Guild; `None` in direct messages.
     pub guild: Option<Snowflake>,
-    /// The channel or thread.
+    /// Channel or thread.
     pub channel: Snowflake,
-    /// The channel of the thread, where the service says so: a click often comes without.
+    /// Parent channel of the thread, if Discord reports one; clicks often have none.
     pub parent: Option<Snowflake>,
-    /// Whether the channel is a thread, where the service says so.
+    /// True if the channel is a thread; `None` if Discord does not report its type.
     pub is_thread: Option<bool>,
-    /// Who it was.
+    /// User who caused the interaction.
     pub who: Member,
-    /// What the bot may do in that channel, as bits.
+    /// Permission bits of the bot in the channel.
     pub app_permissions: Option<u64>,
-    /// The language of who it was.
+    /// Language of the user.
     pub locale: Option<String>,
-    /// The largest file that an answer may hold, in bytes.
+    /// Maximum size of a file in a response, in bytes.
     pub attachment_limit: Option<u64>,
 }
 
-/// A slash command, done or still being typed.
+/// Slash command, submitted or still being typed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Command {
-    /// Where and who.
+    /// Common part of the interaction.
     pub at: Interaction,
-    /// Its name, e.g. `acp`.
+    /// Command name, e.g. `acp`.
     pub name: String,
-    /// What was given to it, as a tree.
+    /// Options with their values, as a tree.
     pub options: Vec<Given>,
 }
 
-/// An option that somebody gave.
+/// Option that the user gave.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Given {
-    /// Its name.
+    /// Option name.
     pub name: String,
-    /// Its value.
+    /// Value.
     pub value: Value,
-    /// It is the one being typed.
+    /// True if the user is typing this option.
     pub focused: bool,
 }
 
-/// The value of an option.
+/// Value of an option.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// A subcommand or a group of them, with what was given to it.
+    /// Subcommand or group, with its options.
     Sub(Vec<Given>),
-    /// A text. What is still being typed is always one.
+    /// Text. An option that is still being typed is always a text.
     Text(String),
-    /// A whole number.
+    /// Integer.
     Integer(i64),
-    /// A number.
+    /// Floating-point number.
     Number(f64),
-    /// Yes or no.
+    /// Boolean.
     Bool(bool),
-    /// A user, channel, role, or any of these.
+    /// Id of a user, a channel or a role.
     Id(Snowflake),
-    /// A file.
+    /// File.
     File(Attachment),
 }
 
-/// A click.
+/// Click on a button, or choice in a menu.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Click {
-    /// Where and who.
+    /// Common part of the interaction.
     pub at: Interaction,
-    /// What the button carries.
+    /// Custom id of the button or menu.
     pub custom_id: String,
-    /// What was chosen, for menus.
+    /// Chosen values of a menu.
     pub values: Vec<String>,
-    /// The message that the button is in.
+    /// Message that holds the button or menu.
     pub message: Snowflake,
 }
 
-/// A form that was sent.
+/// Submitted form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModalSubmit {
-    /// Where and who.
+    /// Common part of the interaction.
     pub at: Interaction,
-    /// What the form carries.
+    /// Custom id of the form.
     pub custom_id: String,
-    /// Its fields: the name of each and what was typed.
+    /// Fields: the custom id of each and its text.
     pub fields: Vec<(String, String)>,
-    /// The message whose button opened it.
+    /// Message whose button opened the form.
     pub message: Option<Snowflake>,
 }
 
-/// A thread.
+/// Thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Its id. One that was made from a message has the id of that message.
+    /// Thread id. A thread that was started from a message has the id of the message.
     pub id: Snowflake,
-    /// The guild.
+    /// Guild.
     pub guild: Option<Snowflake>,
-    /// Its channel.
+    /// Parent channel.
     pub parent: Option<Snowflake>,
-    /// Its name.
+    /// Thread name.
     pub name: String,
-    /// Who made it.
+    /// User who created the thread.
     pub owner: Option<Snowflake>,
-    /// Only for those who were added.
+    /// True if only added members see the thread.
     pub private: bool,
-    /// Put away: whoever writes in it takes it out again, unless it is locked.
+    /// True if the thread is archived. A new message unarchives it, unless it is locked.
     pub archived: bool,
-    /// Only moderators can take it out of the archive.
+    /// True if only moderators can unarchive the thread.
     pub locked: bool,
-    /// After how many minutes of silence it is archived.
+    /// Inactivity, in minutes, after which Discord archives the thread.
     pub auto_archive_minutes: u64,
-    /// When archived or locked last changed, as the service writes it.
+    /// Time of the last change of `archived` or `locked`, as Discord writes it.
     pub archived_at: Option<String>,
 }

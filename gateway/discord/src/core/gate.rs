@@ -1,5 +1,5 @@
-//! All that can hold a request back, in one place: the token, refusals, everybody's budget, edits of old messages,
-//! the bucket.
+//! Rate limiter for all requests. Combines the token's validity, the refusal count, the global limit, the
+//! limit on edits of old messages, and the buckets.
 
 use crate::core::buckets::{Buckets, Major, Permit, Ready, RouteName};
 use crate::core::budget::{Global, Invalid};
@@ -7,76 +7,76 @@ use crate::core::headers::{Said, Scope};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Edits of messages older than an hour have a budget of their own.
+/// Age in milliseconds from which edits of a message have a separate limit: one hour.
 pub const OLD_MS: u64 = 60 * 60 * 1000;
-/// Discord's code for that budget.
+/// Discord's error code for that limit.
 pub const OLD_EDITS: u32 = 30046;
-/// How long Discord counts refusals.
+/// Window in which Discord counts refusals.
 const INVALID_WINDOW: Duration = Duration::from_secs(600);
 
-/// What a request is counted against.
+/// Properties of a request that decide which limits apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counted {
-    /// Its kind.
+    /// Route name.
     pub route: RouteName,
-    /// What it is about.
+    /// Major parameter.
     pub major: Major,
-    /// Whether it counts against all requests of the bot: those to interactions do not.
+    /// True if the global limit of the bot applies; requests to interactions are exempt.
     pub global: bool,
-    /// Whether it carries the bot's token.
+    /// True if the request carries the bot's token.
     pub bot: bool,
-    /// Whether it edits a message that is older than an hour.
+    /// True if the request edits a message older than an hour.
     pub old_edit: bool,
 }
 
-/// The answer of the gate.
+/// Answer of the rate limiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// Go.
+    /// Send the request.
     Go(Pass),
-    /// Not before that time; none: once an answer has come.
+    /// Wait until this time; `None`: until the next response.
     Wait(Option<Duration>),
-    /// Discord does not take the token: nothing goes until there is another.
+    /// Discord refused the token: nothing is sent until it is replaced.
     Unauthorized,
 }
 
-/// A request that was let through; what became of it must be told.
+/// Admitted request. Its outcome must be reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pass {
     permit: Permit,
     counted: Counted,
-    /// Which token it was let through with.
+    /// Generation of the token at admission.
     token: u64,
 }
 
-/// What became of a request that was let through.
+/// Outcome of an admitted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Became {
-    /// It was answered.
+    /// Discord responded.
     Answered(Said),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Lost,
-    /// It never left this machine.
+    /// The request never left this machine.
     Unused,
 }
 
-/// All that can hold a request back.
+/// Rate limiter for all requests.
 #[derive(Debug)]
 pub struct Gate {
     buckets: Buckets,
     global: Global,
     invalid: Invalid,
     unauthorized: bool,
-    /// How often there was another token.
+    /// Generation of the token: the number of replacements so far.
     token: u64,
-    /// The guard before Discord wants no request from this address before that time.
+    /// Time until which Discord's edge refuses requests from this IP address.
     shut_until: Duration,
-    /// Until when edits of old messages wait in a channel.
+    /// Time until which edits of old messages wait, by channel.
     old_edits: HashMap<Major, Duration>,
 }
 
 impl Gate {
-    /// With so many requests a second, and so many refusals in ten minutes.
+    /// Creates a limiter of this many requests per second, and this many refusals in ten minutes.
     #[must_use]
     pub fn new(per_second: u32, invalid: usize) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Gate {
         }
     }
 
-    /// May this request be made now?
+    /// Admits a request or says how long to wait.
     pub fn ask(&mut self, now: Duration, counted: &Counted) -> Asked {
         if self.unauthorized && counted.bot {
             return Asked::Unauthorized;
@@ -119,7 +119,7 @@ impl Gate {
         Asked::Go(Pass { permit, counted: counted.clone(), token: self.token })
     }
 
-    /// Tells what became of a request.
+    /// Reports the outcome of an admitted request.
     pub fn tell(&mut self, now: Duration, pass: &Pass, became: &Became) {
         let Pass { permit, counted, .. } = pass;
         if counted.global {
@@ -141,7 +141,7 @@ impl Gate {
         if matches!(said.status, 401 | 403 | 429) && !shared {
             self.invalid.count(now);
         }
-        // What was under way with the token before says nothing about this one.
+        // A refusal of the previous token does not concern the current one.
         if said.status == 401 && counted.bot && *token == self.token {
             self.unauthorized = true;
         }
@@ -151,7 +151,7 @@ impl Gate {
             return self.buckets.answered(now, permit, budget, success);
         };
         match limit.scope {
-            // The budget of old edits is not the bucket's: what is young goes on.
+            // The limit on old edits is separate from the bucket: other edits continue.
             Scope::User | Scope::Shared if limit.code == Some(OLD_EDITS) => {
                 self.old_edits.insert(counted.major.clone(), now + limit.retry_after);
                 self.buckets.answered(now, permit, budget, false);
@@ -168,20 +168,20 @@ impl Gate {
         }
     }
 
-    /// Until when nothing goes at all, if that is so: the guard before Discord said so, or there were so many refusals
-    /// that Discord would shut this address out.
+    /// Returns the time until which no request is sent at all, if any: Discord's edge asked for it, or so
+    /// many refusals occurred that Discord would soon block this IP address.
     pub fn shut_until(&mut self, now: Duration) -> Option<Duration> {
         let shut = Some(self.shut_until).filter(|until| *until > now);
         shut.or_else(|| self.invalid.ready(now))
     }
 
-    /// There is another token.
+    /// Records that the token was replaced.
     pub const fn authorize(&mut self) {
         self.unauthorized = false;
         self.token += 1;
     }
 
-    /// Whether Discord refused the token.
+    /// True if Discord refused the token.
     #[must_use]
     pub const fn is_unauthorized(&self) -> bool {
         self.unauthorized
@@ -230,7 +230,7 @@ mod tests {
         gate.authorize();
         assert!(!gate.is_unauthorized());
         go(&mut gate, ms(4), &counted("b", 2));
-        // What has no token of the bot says nothing about it.
+        // A refused webhook token does not concern the bot's token.
         let pass = go(&mut gate, ms(5), &webhook);
         gate.tell(ms(6), &pass, &said(401, None));
         assert!(!gate.is_unauthorized());

@@ -1,45 +1,45 @@
-//! What the headers and the body of an answer say about budgets and errors.
+//! Parsing of rate limits and errors from response headers and bodies.
 #![deny(clippy::indexing_slicing)]
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// No wait that Discord asks for is believed beyond this: a wrong number must not stop a channel for ever.
+/// Maximum wait that Discord can impose: a wrong number must not block a channel for ever.
 const WAIT_MAX: Duration = Duration::from_secs(6 * 60 * 60);
-/// How long all requests wait after a refusal that is not Discord's own, without a time.
+/// Default wait after a 429 response without a usable time, for example from Discord's edge.
 const GUARD_WAIT: Duration = Duration::from_secs(60);
-/// The most of a text of Discord's that is repeated.
+/// Maximum length of an error text of Discord that is kept, in characters.
 const WHY_CHARS: usize = 300;
 
-/// A budget as an answer describes it.
+/// State of a bucket as a response reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
-    /// Discord's name of the bucket.
+    /// Bucket name from Discord.
     pub bucket: String,
-    /// Requests in a window.
+    /// Maximum requests per window.
     pub limit: u32,
-    /// Requests that were left when the answer was made.
+    /// Requests left when the response was made.
     pub remaining: u32,
-    /// How long the window lasted from then on.
+    /// Remaining length of the window at that time.
     pub reset_after: Duration,
 }
 
-/// For whom a limit was reached.
+/// Scope of a rate limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// This bot in this bucket.
     User,
-    /// This bot everywhere.
+    /// This bot, all requests.
     Global,
-    /// Everybody who uses the resource: it does not count against the bot.
+    /// All users of the resource; does not count against the bot.
     Shared,
-    /// This address: the answer is not Discord's but its guard's.
+    /// This IP address: the response comes from Discord's edge.
     Address,
 }
 
 impl Scope {
-    /// The word in metrics.
+    /// Name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -51,36 +51,36 @@ impl Scope {
     }
 }
 
-/// An answer with status 429.
+/// Content of a response with status 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooMany {
-    /// For whom.
+    /// Scope of the limit.
     pub scope: Scope,
-    /// How long to wait.
+    /// Time to wait.
     pub retry_after: Duration,
-    /// Discord's code, such as 30046.
+    /// Discord's error code, for example 30046.
     pub code: Option<u32>,
 }
 
-/// What an answer says beside what was asked for.
+/// Metadata of a response, without the requested content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// The status of HTTP.
+    /// HTTP status.
     pub status: u16,
-    /// The budget, if it has one.
+    /// State of the bucket, if the response reports it.
     pub budget: Option<Budget>,
-    /// A limit that was reached.
+    /// Rate limit that was reached, for status 429.
     pub too_many: Option<TooMany>,
 }
 
-/// Seconds with a fraction, as a time that can be waited.
+/// Parses seconds with a fraction.
 fn seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.trim().parse().ok()?;
     from_seconds(seconds)
 }
 
 fn from_seconds(seconds: f64) -> Option<Duration> {
-    // Rounded up to whole milliseconds: too early is one more refusal.
+    // Rounded up to whole milliseconds: a retry that is too early is refused again.
     let ms = Duration::try_from_secs_f64(seconds).ok()?.as_nanos().div_ceil(1_000_000);
     Some(Duration::from_millis(u64::try_from(ms).ok()?).min(WAIT_MAX))
 }
@@ -94,7 +94,7 @@ struct LimitBody {
     code: Option<u32>,
 }
 
-/// Reads an answer. `header` finds one by its name in lower case.
+/// Reads the metadata of a response. `header` returns a header by its lower-case name.
 #[must_use]
 pub fn read<'a>(status: u16, header: impl Fn(&str) -> Option<&'a str>, body: &[u8]) -> Said {
     let number = |name: &str| header(name).and_then(|text| text.trim().parse::<u32>().ok());
@@ -125,12 +125,12 @@ pub fn read<'a>(status: u16, header: impl Fn(&str) -> Option<&'a str>, body: &[u
     Said { status, budget: budget(), too_many }
 }
 
-/// What Discord says about a refusal.
+/// Error description in a refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// Its own code.
+    /// Discord's error code.
     pub code: Option<u32>,
-    /// Its words, what is wrong with which field included.
+    /// Discord's error text, including the errors of single fields.
     pub why: String,
 }
 
@@ -144,7 +144,7 @@ struct ErrorBody {
     errors: serde_json::Value,
 }
 
-/// Reads the body of a refusal. What is not Discord's is not repeated.
+/// Reads the body of a refusal. A body that is not Discord's JSON is not kept.
 #[must_use]
 pub fn refusal(body: &[u8]) -> Refusal {
     let Ok(body) = serde_json::from_slice::<ErrorBody>(body) else { return Refusal::default() };
@@ -160,7 +160,7 @@ pub fn refusal(body: &[u8]) -> Refusal {
     Refusal { code: body.code.filter(|code| *code != 0), why }
 }
 
-/// Discord nests what is wrong below the names of the fields, as lists called `_errors`.
+/// Collects field errors. Discord nests them below the field names, as lists named `_errors`.
 fn flatten(value: &serde_json::Value, path: &mut String, found: &mut BTreeMap<String, String>) {
     let serde_json::Value::Object(map) = value else { return };
     for (name, inner) in map {
@@ -205,7 +205,7 @@ mod tests {
             reset_after: Duration::from_millis(4002),
         };
         assert_eq!(said(200, &BUCKET, ""), Said { status: 200, budget: Some(budget), too_many: None });
-        // Half a description is none.
+        // Incomplete headers are ignored.
         assert_eq!(said(200, &BUCKET[..3], "").budget, None);
         let mut wrong = BUCKET;
         wrong[3].1 = "NaN";

@@ -1,26 +1,27 @@
-//! Ids of the service.
+//! Ids of Discord.
 
 use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// Milliseconds from the Unix epoch to the one from which ids count (API reference, "Snowflakes").
+/// Milliseconds from the Unix epoch to Discord's epoch (API reference, "Snowflakes").
 const EPOCH_MS: u64 = 1_420_070_400_000;
 
-/// An id of the service: of a user, a channel, a message, a guild, an application, an interaction. Later ones are
-/// larger, so messages of a channel sort by it. In JSON it is a text.
+/// Id of a user, channel, message, guild, application or interaction. Later ids are larger, so the messages
+/// of a channel sort by id. Written to JSON as a string.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Snowflake(pub u64);
 
 impl Snowflake {
-    /// When the service made it, in milliseconds of the Unix epoch.
+    /// Time of creation, in milliseconds since the Unix epoch.
     #[must_use]
     pub const fn made_at_ms(self) -> u64 {
         (self.0 >> 22) + EPOCH_MS
     }
 
-    /// The smallest id of that moment: what comes at or after it is not smaller. Before the service's own epoch 0.
+    /// Smallest possible id at a time: ids created at or after it are not smaller. 0 before Discord's own
+    /// epoch.
     #[must_use]
     pub const fn from_ms(at_ms: u64) -> Self {
         Self(at_ms.saturating_sub(EPOCH_MS) << 22)
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn ids_are_texts_in_json_and_know_their_time() {
-        // The example of the API reference.
+        // Example of the API reference.
         let id = Snowflake(175_928_847_299_117_063);
         assert_eq!(id.made_at_ms(), 1_462_015_105_796);
         assert_eq!(serde_json::to_string(&id).expect("json"), "\"175928847299117063\"");

@@ -1,50 +1,50 @@
-//! Which messages are for whom: what people wrote goes on, and nothing that came from here comes in again.
+//! Classification of incoming messages: separates messages of users from echoes of the bot's own.
 
 use super::event::Message;
 use super::ids::Snowflake;
 use std::collections::BTreeSet;
 
-/// What is known of ourselves.
+/// Ids by which the bot recognises its own messages, and the policy for other bots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The bot's user.
+    /// User of the bot.
     pub me: Snowflake,
-    /// The bot's application.
+    /// Application of the bot.
     pub application: Snowflake,
-    /// Webhooks through which we speak.
+    /// Webhooks that the bot uses.
     pub webhooks: BTreeSet<Snowflake>,
-    /// Whether other programs are listened to.
+    /// True if messages of other bots are accepted.
     pub hear_bots: bool,
 }
 
-/// What a message is to us.
+/// Class of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Taken {
-    /// Somebody said something.
+    /// Message of a user, or of another bot if these are accepted.
     Said,
-    /// Ours, come back: proof that it was sent.
+    /// Message of this bot: proof that it was sent.
     Echo {
-        /// What we gave it to know it by; webhooks have none.
+        /// Nonce of the message; webhook messages have none.
         nonce: Option<String>,
-        /// Its id.
+        /// Message id.
         message: Snowflake,
     },
-    /// Nobody wrote it: a member joined, something was pinned, a thread was made.
+    /// System message, for example about a new member, a pin or a new thread.
     System,
-    /// Another program's.
+    /// Message of another bot.
     Bot,
 }
 
-/// Message types that somebody wrote: plain, a reply, the answer to a slash command, to a menu of a message
-/// (documentation, "Message Types").
+/// Types of messages that have an author's text: default, reply, response to a slash command, response to a
+/// context menu command (documentation, "Message Types").
 const WRITTEN: [u64; 4] = [0, 19, 20, 23];
 
-/// Says what a message is to us. Our own come first, whatever their type: only they prove that something was sent.
+/// Classifies a message. The bot's own messages of any type come first, since they prove what was sent.
 #[must_use]
 pub fn take(who: &Identity, message: &Message) -> Taken {
     let author = &message.author.user;
     let hook = message.webhook;
-    // An interaction is answered through a webhook that has the application's id.
+    // Interaction responses come through a webhook with the application's id.
     let ours = author.id == who.me
         || hook.is_some_and(|hook| hook == who.application || who.webhooks.contains(&hook))
         || message.application == Some(who.application);
@@ -98,22 +98,22 @@ mod tests {
     fn c13_who_wrote_decides_what_a_message_is() {
         let echo = || Taken::Echo { nonce: None, message: Snowflake(100) };
         for (author, bot, webhook, kind, quiet, hearing) in [
-            // A person: plain, a reply.
+            // User messages: plain, reply.
             (9, false, None, 0, Taken::Said, Taken::Said),
             (9, false, None, 19, Taken::Said, Taken::Said),
-            // Joined, pinned, thread made, first message of a thread, a type of later days.
+            // System messages: member joined, pin, thread created, thread starter message, unknown type.
             (9, false, None, 7, Taken::System, Taken::System),
             (9, false, None, 6, Taken::System, Taken::System),
             (9, false, None, 18, Taken::System, Taken::System),
             (9, false, None, 21, Taken::System, Taken::System),
             (9, false, None, 99, Taken::System, Taken::System),
-            // Other programs: a bot, its answer to a command, a webhook of somebody else.
+            // Other bots: a message, a command response, a foreign webhook.
             (8, true, None, 0, Taken::Bot, Taken::Said),
             (8, true, None, 20, Taken::Bot, Taken::Said),
             (7, true, Some(7), 0, Taken::Bot, Taken::Said),
             (7, false, Some(7), 0, Taken::Bot, Taken::Said),
             (8, true, None, 7, Taken::System, Taken::System),
-            // Ours, never heard: the bot, a webhook of ours, an answer to an interaction; also what made no text.
+            // Own messages, always echoes: the bot, its webhook, an interaction response, a system message.
             (1, true, None, 0, echo(), echo()),
             (1, true, None, 18, echo(), echo()),
             (3, true, Some(3), 0, echo(), echo()),

@@ -1,5 +1,5 @@
-//! Messages on their way out. Whatever they say, nobody is notified by a mention: that is in every body that is made
-//! here, of edits too, for Discord reads an edit without it as if everything were allowed.
+//! Outgoing messages. Every body suppresses notifications by mentions, also in edits: Discord treats an edit
+//! without `allowed_mentions` as permission for all.
 
 use crate::core::component::{self, Modal, Row};
 use crate::core::embed::{self, Embed};
@@ -9,23 +9,23 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::fmt;
 
-/// Addresses in the text make no preview.
+/// Flag: no link previews.
 pub const NO_PREVIEWS: u64 = 1 << 2;
-/// Only who caused it sees it: first answers to interactions only.
+/// Flag: visible only to the user who caused the interaction. Valid only in its first response.
 pub const EPHEMERAL: u64 = 1 << 6;
-/// It makes no sound.
+/// Flag: no push or desktop notification.
 pub const SILENT: u64 = 1 << 12;
 
-/// A file that goes with a message.
+/// File attached to a message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct File {
-    /// Its name, without a path.
+    /// File name without a path.
     pub name: String,
-    /// What it is, e.g. `text/markdown`.
+    /// Media type, e.g. `text/markdown`.
     pub content_type: String,
-    /// What it shows, for those who cannot see it.
+    /// Alternative text for people who cannot see the file.
     pub description: String,
-    /// What is in it.
+    /// Content.
     pub bytes: Bytes,
 }
 
@@ -35,67 +35,67 @@ impl fmt::Debug for File {
     }
 }
 
-/// All that a message shows.
+/// Complete content of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Body {
-    /// Its text.
+    /// Text.
     pub content: String,
-    /// Boxes below it.
+    /// Embeds below the text.
     pub embeds: Vec<Embed>,
     /// Buttons and menus.
     pub rows: Vec<Row>,
-    /// Files. An edit without any leaves those that are there.
+    /// Files. An edit without files keeps the existing ones.
     pub files: Vec<File>,
-    /// [`NO_PREVIEWS`], [`EPHEMERAL`], [`SILENT`].
+    /// Flags: [`NO_PREVIEWS`], [`EPHEMERAL`], [`SILENT`].
     pub flags: u64,
 }
 
 impl Body {
-    /// A message of text only.
+    /// Creates a message with text only.
     #[must_use]
     pub fn text(content: impl Into<String>) -> Self {
         Self { content: content.into(), ..Self::default() }
     }
 }
 
-/// A new message.
+/// New message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewMessage {
-    /// Names it for ever: another message with it, within some minutes, is not made.
+    /// Unique nonce: within some minutes, Discord does not create a second message with it.
     pub nonce: String,
-    /// What it shows.
+    /// Content.
     pub body: Body,
-    /// The message that it answers, which is not notified and need not be there any more.
+    /// Message to reply to. Its author is not notified, and it may have been deleted.
     pub reply_to: Option<Snowflake>,
 }
 
-/// As whom a webhook speaks.
+/// Name and picture under which a webhook message appears.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Persona {
-    /// A name, where it is not the webhook's.
+    /// Name; `None` for the webhook's own.
     pub name: Option<String>,
-    /// The address of a picture, where it is not the webhook's.
+    /// URL of a picture; `None` for the webhook's own.
     pub avatar_url: Option<String>,
 }
 
-/// What a request carries.
+/// Content of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Payload {
-    /// The body, as JSON.
+    /// JSON body.
     pub json: Value,
-    /// Files beside it.
+    /// Files, sent as multipart.
     pub files: Vec<File>,
 }
 
 impl Payload {
-    /// A body without files.
+    /// Creates a payload without files.
     #[must_use]
     pub const fn json(json: Value) -> Self {
         Self { json, files: Vec::new() }
     }
 }
 
-/// Nobody is notified.
+/// Value of `allowed_mentions` that notifies nobody.
 fn no_mentions() -> Value {
     json!({"parse": [], "replied_user": false})
 }
@@ -128,7 +128,7 @@ impl Body {
         Ok(())
     }
 
-    /// What all bodies have.
+    /// JSON fields that all message bodies have.
     fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
         fields.insert("content".to_owned(), json!(self.content));
@@ -159,19 +159,19 @@ impl Body {
         Ok(payload)
     }
 
-    /// The body of an edit: the message shows this and nothing else.
+    /// Builds the body of an edit, which replaces the content of the message.
     ///
     /// # Errors
-    /// Discord would refuse it.
+    /// [`Refused`] if the message exceeds Discord's limits.
     pub fn edit(&self) -> Result<Payload, Refused> {
         self.check()?;
         self.payload(self.fields())
     }
 
-    /// The body of a message of a webhook.
+    /// Builds the body of a webhook message.
     ///
     /// # Errors
-    /// Discord would refuse it.
+    /// [`Refused`] if the message or the name exceeds Discord's limits.
     pub fn webhook(&self, persona: &Persona) -> Result<Payload, Refused> {
         self.check()?;
         let mut fields = self.fields();
@@ -189,7 +189,7 @@ impl Body {
 /// Checks the name of a webhook.
 ///
 /// # Errors
-/// Discord would refuse it.
+/// [`Refused`] if Discord would reject the name.
 pub fn webhook_name(name: &str) -> Result<(), Refused> {
     Limit::WebhookName.text(name)?;
     let lower = name.to_lowercase();
@@ -200,10 +200,10 @@ pub fn webhook_name(name: &str) -> Result<(), Refused> {
 }
 
 impl NewMessage {
-    /// The body of the request.
+    /// Builds the body of the request.
     ///
     /// # Errors
-    /// Discord would refuse it.
+    /// [`Refused`] if the message exceeds Discord's limits.
     pub fn payload(&self) -> Result<Payload, Refused> {
         self.body.check()?;
         Limit::Nonce.text(&self.nonce)?;
@@ -211,7 +211,7 @@ impl NewMessage {
         fields.insert("nonce".to_owned(), json!(self.nonce));
         fields.insert("enforce_nonce".to_owned(), json!(true));
         if let Some(message) = self.reply_to {
-            // Or a message that somebody deleted would take its answer along.
+            // Otherwise the reply would fail if the referenced message was deleted.
             let reference = json!({"message_id": message, "fail_if_not_exists": false});
             fields.insert("message_reference".to_owned(), reference);
         }
@@ -219,31 +219,31 @@ impl NewMessage {
     }
 }
 
-/// The first answer to an interaction.
+/// First response to an interaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Callback {
-    /// A message.
+    /// Sends a message.
     Message(Body),
-    /// A message comes later. With [`EPHEMERAL`] among the flags only who asked sees it.
+    /// Announces a message. With [`EPHEMERAL`] in the flags, only the user of the interaction sees it.
     Later {
-        /// Flags of the message.
+        /// Message flags.
         flags: u64,
     },
-    /// The message of the button changes later, or does not.
+    /// Announces an edit of the message with the button; the edit may be omitted.
     UpdateLater,
-    /// The message of the button changes to this.
+    /// Replaces the message with the button.
     Update(Body),
-    /// Suggestions while somebody types: what is shown, and what is sent.
+    /// Suggestions during input: the displayed name and the value of each.
     Choices(Vec<(String, String)>),
-    /// A form.
+    /// Opens a form.
     Modal(Modal),
 }
 
 impl Callback {
-    /// The body of the request.
+    /// Builds the body of the request.
     ///
     /// # Errors
-    /// Discord would refuse it.
+    /// [`Refused`] if the response exceeds Discord's limits.
     pub fn payload(&self) -> Result<Payload, Refused> {
         let (kind, data, files) = match self {
             Self::Message(body) => {

@@ -1,4 +1,4 @@
-//! What is decided, and what things are: no socket, no clock, no task.
+//! Decisions and data types without I/O: no socket, no clock, no task.
 
 pub mod base;
 pub mod buckets;

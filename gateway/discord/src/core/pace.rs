@@ -5,27 +5,28 @@
 
 use std::collections::VecDeque;
 
-/// At least so much between two sessions that are begun (documentation, "Rate Limiting").
+/// Minimum time between two IDENTIFYs (documentation, "Rate Limiting").
 const BETWEEN_MS: u64 = 5_000;
 const HOUR_MS: u64 = 3_600_000;
-/// So many in an hour, if it went on, would use up a day's.
+/// Number of sessions within an hour that raises an alarm: at this rate, a day uses up most of the daily
+/// limit.
 const ALARM_AT: usize = 25;
-/// From so many in an hour on, so much between two of them. The last step is 480 a day.
+/// Minimum milliseconds between two IDENTIFYs, by sessions in the last hour. The last step allows 480 a day.
 const STEPS: [(usize, u64); 4] = [(0, BETWEEN_MS), (6, 15_000), (12, 60_000), (20, 180_000)];
-/// So many breaks in so long are more than a network makes: something closes each connection at once.
+/// Number of ended connections in that time above what a network causes: something closes each one at once.
 const BREAKS: usize = 6;
 const BREAKS_WITHIN_MS: u64 = 10_000;
-/// The longest pause after attempts that led to nothing.
+/// Maximum pause after failed attempts.
 const PAUSE_MAX_MS: u64 = 60_000;
 
 /// Pace at which the shards of one bot identify sessions. Times are of one monotonic clock, in milliseconds.
 #[derive(Debug, Default)]
 pub struct IdentifyPace {
-    /// Sessions of the last hour that count.
+    /// Times of the counted sessions of the last hour.
     begun: VecDeque<u64>,
     last: Option<u64>,
     alarmed: Option<u64>,
-    /// Sessions that will not count: the first one of each further shard.
+    /// Number of sessions that will not be counted: the first one of each further shard.
     free: u32,
 }
 
@@ -36,7 +37,7 @@ impl IdentifyPace {
         Self { free: shards.saturating_sub(1), ..Self::default() }
     }
 
-    /// Records that a session was identified. Returns the count of the last hour, once an hour, if it is too high.
+    /// Records an IDENTIFY. Returns the count of the last hour if it is too high, at most once an hour.
     pub fn began(&mut self, now: u64) -> Option<usize> {
         self.last = Some(now);
         if self.free > 0 {
@@ -53,7 +54,7 @@ impl IdentifyPace {
         Some(count)
     }
 
-    /// Count of sessions that count and were identified within the last hour.
+    /// Returns the number of counted sessions of the last hour.
     fn lately(&mut self, now: u64) -> usize {
         while self.begun.front().is_some_and(|at| now.saturating_sub(*at) >= HOUR_MS) {
             self.begun.pop_front();
@@ -83,8 +84,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Records that a connection ended. Returns the pause before the next one: none, unless connections end so fast
-    /// that it is not the network.
+    /// Records that a connection ended. Returns the pause before the next one: zero, unless connections end
+    /// too fast for network faults.
     pub fn broke(&mut self, now: u64) -> u64 {
         self.broke.push_back(now);
         while self.broke.front().is_some_and(|at| now.saturating_sub(*at) >= BREAKS_WITHIN_MS) {
@@ -123,9 +124,9 @@ mod tests {
             now += wait;
         }
         assert!((300..600).contains(&begun), "{begun}");
-        // No more than one an hour; and none while it stays below the bound.
+        // At most one alarm an hour, and none while the rate stays below the bound.
         assert!(alarms <= 24, "{alarms}");
-        // A day of quiet later it is as at the start.
+        // After a quiet hour the pace is as at the start.
         now += HOUR_MS;
         assert_eq!((pace.until_next(now), pace.spacing(now)), (0, BETWEEN_MS));
     }

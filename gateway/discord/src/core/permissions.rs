@@ -1,8 +1,9 @@
-//! What the bot must be allowed to do, and the address that asks for it (documentation, "Permissions" and "OAuth2").
+//! Permissions that the bot needs, and the URL that requests them (documentation, "Permissions" and
+//! "OAuth2").
 
 use super::ids::Snowflake;
 
-/// What nothing works without, as people read it and as its bit.
+/// Required permissions: the name in Discord's user interface, and the bit.
 pub const NEEDED: [(&str, u64); 8] = [
     ("Add Reactions", 1 << 6),
     ("View Channel", 1 << 10),
@@ -14,13 +15,13 @@ pub const NEEDED: [(&str, u64); 8] = [
     ("Send Messages in Threads", 1 << 38),
 ];
 
-/// All of [`NEEDED`] as the number that Discord takes.
+/// All bits of [`NEEDED`].
 #[must_use]
 pub fn needed() -> u64 {
     NEEDED.iter().fold(0, |all, (_, bit)| all | bit)
 }
 
-/// Where somebody who manages a server lets the bot in, or gives it what it lacks.
+/// Returns the URL at which a manager of a guild adds the bot, or grants missing permissions.
 #[must_use]
 pub fn invite(application: Snowflake) -> String {
     let bits = needed();
@@ -33,7 +34,7 @@ pub fn invite(application: Snowflake) -> String {
 mod tests {
     use super::*;
 
-    /// Whoever reads the example of the configuration is told the same.
+    /// The example configuration lists the same permissions.
     #[test]
     fn the_example_asks_for_the_same() {
         let example = include_str!("../../../../packaging/gateway.example.toml");
@@ -46,7 +47,7 @@ mod tests {
         assert_eq!(named, needed);
     }
 
-    /// What a reader of the README copies is what the program asks for.
+    /// The README contains the same URL and the same permissions.
     #[test]
     fn the_readme_asks_for_the_same() {
         let readme = include_str!("../../../../README.md");

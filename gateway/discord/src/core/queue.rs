@@ -1,22 +1,22 @@
-//! Events on their way from the connection to whoever takes them up: in order, and bounded.
+//! Bounded queue of events, in order, from the gateway connection to its consumer.
 //!
-//! Whoever fills it never waits: behind it are heartbeats. When it is full, what can be read again is dropped until
-//! half of it is taken, and then a [`Gap`] says so once; what people clicked keeps its own room, since that cannot be
-//! read again.
+//! The producer never waits, since it also sends heartbeats. When the queue is full, events that a backfill
+//! can recover are dropped until the queue is half empty; then one [`Gap`] reports them. Interactions have a
+//! reserve of their own, since they cannot be read again.
 
 use super::event::{Event, Gap};
 use std::collections::VecDeque;
 
-/// What becomes of an event when there is no room.
+/// Treatment of an event when the queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Worth {
-    /// It can be read again, or tells of what can.
+    /// Dropped: a backfill recovers the event or its subject.
     Again,
-    /// Nobody tells it again: it may use the reserve.
+    /// Stored in the reserve: the event cannot be recovered.
     Once,
-    /// Useless by then.
+    /// Dropped without a report: the event is useless later.
     Now,
-    /// Says how things are; there are few of these.
+    /// Always stored: gaps and connection states, which are few.
     Always,
 }
 
@@ -45,37 +45,37 @@ fn worth(event: &Event) -> Worth {
     }
 }
 
-/// What became of an event that was put in.
+/// Result of adding an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
-    /// It is in.
+    /// Added.
     Kept,
-    /// There was no room; a gap will say so.
+    /// Dropped for lack of room; a gap will report it.
     Dropped,
-    /// There was no room, and nobody misses it.
+    /// Dropped for lack of room; the loss does not matter.
     Stale,
 }
 
-/// The queue.
+/// Event queue.
 #[derive(Debug)]
 pub struct Queue {
     events: VecDeque<Event>,
-    /// For everything.
+    /// Capacity for all events.
     room: usize,
-    /// For what people did, on top of it.
+    /// Additional capacity for interactions.
     reserve: usize,
-    /// What was dropped since it was full; `None` while nothing is.
+    /// Number of events dropped since the queue was full; `None` while none are being dropped.
     behind: Option<u64>,
 }
 
 impl Queue {
-    /// An empty one with room for so many events, and a reserve for so many clicks and commands.
+    /// Creates an empty queue, with a capacity for events and a reserve for clicks and commands.
     #[must_use]
     pub const fn new(room: usize, reserve: usize) -> Self {
         Self { events: VecDeque::new(), room, reserve, behind: None }
     }
 
-    /// Puts an event in.
+    /// Adds an event.
     pub fn put(&mut self, event: Event) -> Put {
         let len = self.events.len();
         let fits = match worth(&event) {
@@ -88,7 +88,7 @@ impl Queue {
             *self.behind.get_or_insert(0) += 1;
             return Put::Dropped;
         }
-        // Two gaps beside each other are one: whoever takes it up reads everything again.
+        // Adjacent gaps are merged: each makes the consumer read everything again.
         if let (Event::Gap { lost: more, .. }, Some(Event::Gap { lost, .. })) =
             (&event, self.events.back_mut())
         {
@@ -99,7 +99,7 @@ impl Queue {
         Put::Kept
     }
 
-    /// Takes the next event out.
+    /// Removes the next event.
     pub fn take(&mut self) -> Option<Event> {
         let next = self.events.pop_front();
         if self.events.len() <= self.room / 2
@@ -110,13 +110,13 @@ impl Queue {
         next.or_else(|| self.events.pop_front())
     }
 
-    /// How many events wait.
+    /// Number of events in the queue.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether none waits.
+    /// True if the queue is empty and has no gap to report.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty() && self.behind.is_none()
@@ -169,9 +169,9 @@ mod tests {
             put,
             [Put::Kept, Put::Kept, Put::Kept, Put::Kept, Put::Dropped, Put::Dropped, Put::Dropped]
         );
-        // A click has room of its own.
+        // Clicks have a reserve.
         assert_eq!((queue.put(click(8)), queue.put(click(9))), (Put::Kept, Put::Dropped));
-        // Not before half of it is taken: else there would be a gap for each event.
+        // Drops continue until the queue is half empty: otherwise each event would have a gap of its own.
         assert_eq!(queue.take(), Some(deleted(0)));
         assert_eq!(queue.put(deleted(10)), Put::Dropped);
         assert_eq!((queue.take(), queue.take()), (Some(deleted(1)), Some(deleted(2))));
@@ -218,8 +218,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is put and taken in whatever order: what comes out is what was kept, in its order; it stays
-        /// bounded; and every drop is told.
+        /// For any order of puts and takes, the output is the kept events in order, the queue stays bounded,
+        /// and every drop is reported.
         #[test]
         fn nothing_is_lost_in_silence(steps in proptest::collection::vec((any::<bool>(), any::<bool>()), 0..200)) {
             let mut queue = Queue::new(8, 3);

@@ -1,8 +1,8 @@
 //! Reader of gateway events into [`Event`]s, asking for no more fields than are used.
 //!
-//! Serenity's models ask for every documented field, and fail where one is missing. Here a field that disappears one
-//! day costs nothing as long as it is not needed. Messages of requests are read by the same code, so that a message
-//! that was missed and read again is the same message.
+//! Serenity's models require every documented field, and fail if one is missing. This reader requires only
+//! the fields in use, so that a field that Discord removes does no harm. Messages in responses are read by
+//! the same code, so a message read by a backfill is equal to the same message from an event.
 #![deny(clippy::indexing_slicing)]
 
 use super::event::{
@@ -17,22 +17,22 @@ use std::collections::BTreeMap;
 
 mod wire;
 
-/// Why something could not be read: which field, and what is wrong with it. Holds nothing of what was said.
+/// Reason why an event could not be parsed: the field and the error. Never contains message content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable(pub String);
 
-/// What an event is to us.
+/// Result of reading an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Read {
-    /// These happened.
+    /// Events to pass on.
     Events(Vec<Event>),
-    /// Known, and nothing of ours: presence, typing, reactions.
+    /// Known but unused kind, for example presence, typing or reactions.
     Ignored,
-    /// A kind that nobody here knows.
+    /// Unknown kind.
     Unknown,
 }
 
-/// Kinds that are known and of no use here. Whatever is neither read nor in this list is counted and said.
+/// Known but unused kinds. A kind that is neither read nor in this list is counted and reported.
 const IGNORED: [&str; 56] = [
     "APPLICATION_COMMAND_PERMISSIONS_UPDATE",
     "AUTO_MODERATION_ACTION_EXECUTION",
@@ -92,7 +92,7 @@ const IGNORED: [&str; 56] = [
     "WEBHOOKS_UPDATE",
 ];
 
-/// Whether events of a kind are taken up: then one that cannot be read is a gap.
+/// True if events of this kind are used. An unreadable one is then a gap.
 #[must_use]
 pub fn is_ours(kind: &str) -> bool {
     matches!(
@@ -120,7 +120,7 @@ pub fn is_ours(kind: &str) -> bool {
 /// Reads an event by its name and its data.
 ///
 /// # Errors
-/// [`Unreadable`] for one of ours that is not as documented.
+/// [`Unreadable`] if the data of a used kind is not as documented.
 pub fn event(kind: &str, data: &Json) -> Result<Read, Unreadable> {
     let one = |event| Ok(Read::Events(vec![event]));
     match kind {
@@ -167,23 +167,23 @@ pub fn event(kind: &str, data: &Json) -> Result<Read, Unreadable> {
     }
 }
 
-/// Reads a message, as an event or an answer to a request brings it.
+/// Parses a message from an event or a response.
 ///
 /// # Errors
-/// [`Unreadable`] when it is not as documented.
+/// [`Unreadable`] if the message is not as documented.
 pub fn message(data: &Json) -> Result<Message, Unreadable> {
     wire::parse::<wire::Message>(data).map(Into::into)
 }
 
-/// Reads a thread, as an event or an answer to a request brings it.
+/// Parses a thread from an event or a response.
 ///
 /// # Errors
-/// [`Unreadable`] when it is not as documented.
+/// [`Unreadable`] if the thread is not as documented.
 pub fn thread(data: &Json) -> Result<Thread, Unreadable> {
     wire::parse::<wire::Thread>(data).map(Into::into)
 }
 
-/// Reads an interaction; none for a kind that is not taken up.
+/// Parses an interaction. Returns `None` for an unused kind.
 fn interaction(data: &Json) -> Result<Option<Event>, Unreadable> {
     let wire::Interaction { kind, at, data, message } = wire::parse(data)?;
     let missing = |what: &str| Unreadable(format!("an interaction without {what}"));

@@ -1,30 +1,31 @@
-//! Recognises a message of ours in what a channel shows, when nobody knows whether it was sent (H12).
+//! Recognition of a message of this bot in a channel's history, after a request with an unknown outcome
+//! (H12).
 
 use crate::core::event::Message;
 use crate::core::ids::Snowflake;
 use std::collections::HashSet;
 
-/// A message of ours that is looked for.
+/// Characteristics of the message to find.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Who we are.
+    /// User id of the bot.
     pub me: Snowflake,
-    /// Its nonce.
+    /// Nonce of the message.
     pub nonce: String,
-    /// What it says.
+    /// Text of the message.
     pub content: String,
-    /// The sizes of its attachments, in bytes.
+    /// Sizes of the attachments, in bytes.
     pub attachments: Vec<u64>,
-    /// What a button of it carries, where no other message has that one: then what it says does not matter.
+    /// Custom id of a button that no other message has. If set, the text is not compared.
     pub button: Option<String>,
-    /// Messages that are known to be others of ours.
+    /// Ids of other messages of this bot, which are skipped.
     pub known: HashSet<Snowflake>,
-    /// Our application, where it may have gone through a webhook of that; else only the bot's own messages are ours.
+    /// Application whose webhooks may have sent the message; `None` if only the bot user can have.
     pub through: Option<Snowflake>,
 }
 
-/// What Discord makes of a text before it keeps it, as far as it is known: white space around it is gone, and lines
-/// end with a line feed. Both sides of a comparison go through this, so that it need not be the whole truth.
+/// Normalises a text as Discord does, as far as known: without surrounding white space, lines ended by a line
+/// feed. Both sides of a comparison are normalised, so this need not match Discord exactly.
 #[must_use]
 pub fn normalised(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n").replace('\0', "");
@@ -32,8 +33,8 @@ pub fn normalised(text: &str) -> String {
 }
 
 impl Wanted {
-    /// Whether this is it. A nonce decides where there is one; else its button, where it has one of its own; else text and
-    /// attachments do.
+    /// True if a message is the one to find. Decided by the nonce if the message has one, else by the unique
+    /// button, else by text and attachments.
     #[must_use]
     pub fn is(&self, shown: &Message) -> bool {
         if !self.is_ours(shown) || self.known.contains(&shown.id) {
@@ -50,8 +51,8 @@ impl Wanted {
         }
     }
 
-    /// Whether we wrote it. What answers an interaction goes through a webhook that has the application's id: that is
-    /// the bot's own.
+    /// True if the bot user or a webhook of the application wrote the message. A webhook with the
+    /// application's id marks an interaction response, which the bot user wrote.
     fn is_ours(&self, shown: &Message) -> bool {
         let through = self.through.is_some_and(|application| {
             shown.application == Some(application) && shown.webhook.is_some_and(|hook| hook != application)
@@ -59,21 +60,21 @@ impl Wanted {
         shown.author.user.id == self.me || through
     }
 
-    /// The first of these messages that is it.
+    /// Returns the oldest message of a page that matches.
     #[must_use]
     pub fn find(&self, page: &[Message]) -> Option<Snowflake> {
         page.iter().filter(|shown| self.is(shown)).map(|shown| shown.id).min()
     }
 }
 
-/// A message that is older than anything sent since `first_attempt_ms` (milliseconds since 1970), though our clock may
-/// be ahead of Discord's by `skew_ms`.
+/// Returns an id older than all messages sent since `first_attempt_ms` (milliseconds since the Unix epoch),
+/// even if the local clock is up to `skew_ms` ahead of Discord's.
 #[must_use]
 pub const fn anchor(first_attempt_ms: u64, skew_ms: u64) -> Snowflake {
     Snowflake::from_ms(first_attempt_ms.saturating_sub(skew_ms))
 }
 
-/// Where the next page begins: after the newest message of this one, if it was full.
+/// Returns the start of the next page: the newest message of this one, or `None` if this page was not full.
 #[must_use]
 pub fn next_page(page: &[Message], asked_for: usize) -> Option<Snowflake> {
     if page.len() < asked_for { None } else { page.iter().map(|shown| shown.id).max() }
@@ -131,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Webhooks of another application, and answers to interactions, are not where an agent speaks.
+    /// Agents do not speak through webhooks of another application, nor through interaction responses.
     #[test]
     fn c10_what_went_through_a_webhook_of_ours_is_found_where_it_may_have() {
         let by = |hook: u64, application: Option<u64>| Message {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        /// What Discord trims is found again, and never what is excluded.
+        /// A message is found after Discord has trimmed its text; an excluded message never is.
         #[test]
         fn what_was_sent_is_found(text in "\\PC{0,40}", before in "[ \n\t\r]{0,3}", after in "[ \n\r]{0,3}") {
             let kept = text.trim();

@@ -1,4 +1,4 @@
-//! The requests that are made of Discord: one function for each, and all that follows from which one it is.
+//! Routes: one function for each kind of request, with the properties that follow from the kind.
 
 use crate::core::buckets::{Major, RouteName};
 use crate::core::errors::Asked;
@@ -7,46 +7,46 @@ use acp_shared::redact::Secret;
 use std::fmt;
 use std::fmt::Write as _;
 
-/// The method of HTTP.
+/// HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// Reads.
     Get,
-    /// Makes.
+    /// Creates.
     Post,
     /// Sets.
     Put,
     /// Changes.
     Patch,
-    /// Takes away.
+    /// Deletes.
     Delete,
 }
 
-/// What a repetition does.
+/// Effect of a repetition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nature {
-    /// Nothing: it only reads.
+    /// None: the request only reads.
     Read,
-    /// What the first one did: the last one holds.
+    /// The same state as after the first request.
     Same,
-    /// One more of it.
+    /// A second object.
     Create,
 }
 
-/// One request as far as its address says it. `Debug` shows its name only: addresses hold tokens.
+/// Route of a request: method, path and limits. `Debug` shows only the name, since paths hold tokens.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Its kind: the word in metrics and logs, and what its bucket is learnt by.
+    /// Name in metrics and logs, and key of the learnt bucket.
     pub name: RouteName,
-    /// The method.
+    /// HTTP method.
     pub verb: Verb,
-    /// What is appended to the address of the interface.
+    /// Path below the API's address.
     pub path: String,
-    /// What its bucket belongs to.
+    /// Major parameter of the bucket.
     pub major: Major,
-    /// What a repetition does.
+    /// Effect of a repetition.
     pub nature: Nature,
-    /// Whose token it needs.
+    /// Kind of token that the request uses.
     pub asked: Asked,
 }
 
@@ -56,23 +56,23 @@ impl fmt::Debug for Route {
     }
 }
 
-/// Which messages of a channel are read.
+/// Selection of a channel's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Page {
-    /// The newest ones.
+    /// The newest messages.
     Newest,
-    /// The next ones after this one.
+    /// The messages after this one.
     After(Snowflake),
-    /// The ones before this one.
+    /// The messages before this one.
     Before(Snowflake),
-    /// Those around this one.
+    /// The messages around this one.
     Around(Snowflake),
 }
 
-/// The most messages of one page.
+/// Maximum number of messages on one page.
 pub const PAGE_MAX: u8 = 100;
 
-/// Writes a text so that it is one segment of a path, and never a step up.
+/// Percent-encodes a text as one path segment. Dots are encoded in `.` and `..`.
 fn segment(text: &str) -> String {
     let dots = text.bytes().all(|byte| byte == b'.');
     let mut out = String::new();
@@ -81,7 +81,7 @@ fn segment(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || plain {
             out.push(char::from(byte));
         } else {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(out, "%{byte:02X}");
         }
     }
@@ -105,21 +105,21 @@ impl Route {
         Self::bot(name, Verb::Get, Nature::Read, path.to_owned(), Major::None)
     }
 
-    /// Makes a message with a nonce.
+    /// Creates a message with a nonce.
     #[must_use]
     pub fn create_message(channel: Snowflake) -> Self {
         let route = Self::channel("create_message", Verb::Post, Nature::Create, channel, "/messages");
         Self { asked: Asked::CreateWithNonce, ..route }
     }
 
-    /// Changes a message of ours.
+    /// Edits a message of this bot.
     #[must_use]
     pub fn edit_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}");
         Self::channel("edit_message", Verb::Patch, Nature::Same, channel, &rest)
     }
 
-    /// Takes a message away.
+    /// Deletes a message.
     #[must_use]
     pub fn delete_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}");
@@ -133,7 +133,7 @@ impl Route {
         Self::channel("get_message", Verb::Get, Nature::Read, channel, &rest)
     }
 
-    /// Reads a page of messages: at most `limit`, which is brought between 1 and 100.
+    /// Reads a page of messages. `limit` is clamped to 1 to 100.
     #[must_use]
     pub fn get_messages(channel: Snowflake, page: Page, limit: u8) -> Self {
         let limit = limit.clamp(1, PAGE_MAX);
@@ -145,20 +145,20 @@ impl Route {
             Page::Around(id) => Some(("around", id)),
         };
         if let Some((name, id)) = more {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(rest, "&{name}={id}");
         }
         Self::channel("get_messages", Verb::Get, Nature::Read, channel, &rest)
     }
 
-    /// Starts a thread at a message. Its id is the message's, so that a repetition finds it.
+    /// Starts a thread from a message. The thread has the id of the message, so a repetition finds it.
     #[must_use]
     pub fn thread_from_message(channel: Snowflake, message: Snowflake) -> Self {
         let rest = format!("/messages/{message}/threads");
         Self::channel("thread_from_message", Verb::Post, Nature::Same, channel, &rest)
     }
 
-    /// Starts a thread that belongs to no message.
+    /// Starts a thread without a message.
     #[must_use]
     pub fn thread(channel: Snowflake) -> Self {
         Self::channel("thread", Verb::Post, Nature::Create, channel, "/threads")
@@ -182,27 +182,27 @@ impl Route {
         Self::channel("join_thread", Verb::Put, Nature::Same, thread, "/thread-members/@me")
     }
 
-    /// Shows the sign of work for ten seconds.
+    /// Shows the typing indicator for ten seconds.
     #[must_use]
     pub fn typing(channel: Snowflake) -> Self {
         Self::channel("typing", Verb::Post, Nature::Same, channel, "/typing")
     }
 
-    /// Adds a reaction of ours: an emoji itself, or `name:id` of a server's own.
+    /// Adds a reaction of the bot: a Unicode emoji, or `name:id` of a custom emoji.
     #[must_use]
     pub fn add_reaction(channel: Snowflake, message: Snowflake, emoji: &str) -> Self {
         let rest = format!("/messages/{message}/reactions/{}/@me", segment(emoji));
         Self::channel("add_reaction", Verb::Put, Nature::Same, channel, &rest)
     }
 
-    /// Takes a reaction of ours away.
+    /// Removes a reaction of the bot.
     #[must_use]
     pub fn remove_reaction(channel: Snowflake, message: Snowflake, emoji: &str) -> Self {
         let rest = format!("/messages/{message}/reactions/{}/@me", segment(emoji));
         Self::channel("remove_reaction", Verb::Delete, Nature::Same, channel, &rest)
     }
 
-    /// Says which slash commands there are, everywhere or in one server.
+    /// Replaces all slash commands, global or of one guild.
     #[must_use]
     pub fn put_commands(application: Snowflake, guild: Option<Snowflake>) -> Self {
         let path = match guild {
@@ -216,61 +216,61 @@ impl Route {
         Self::bot(name, Verb::Put, Nature::Same, path, major)
     }
 
-    /// Asks where the websocket is, how many shards there should be and how many sessions may be begun.
+    /// Reads the gateway URL, the recommended number of shards and the session limit.
     #[must_use]
     pub fn gateway() -> Self {
         Self::plain("gateway", "/gateway/bot")
     }
 
-    /// Asks who the bot is.
+    /// Reads the user of the bot.
     #[must_use]
     pub fn me() -> Self {
         Self::plain("me", "/users/@me")
     }
 
-    /// Asks which application the bot belongs to.
+    /// Reads the application of the bot.
     #[must_use]
     pub fn application() -> Self {
         Self::plain("application", "/applications/@me")
     }
 
-    /// Reads a member of a server.
+    /// Reads a member of a guild.
     #[must_use]
     pub fn member(guild: Snowflake, user: Snowflake) -> Self {
         Self::guild("member", guild, &format!("/members/{user}"))
     }
 
-    /// Reads the roles of a server.
+    /// Reads the roles of a guild.
     #[must_use]
     pub fn roles(guild: Snowflake) -> Self {
         Self::guild("roles", guild, "/roles")
     }
 
-    /// Reads a server.
+    /// Reads a guild.
     #[must_use]
     pub fn get_guild(guild: Snowflake) -> Self {
         Self::guild("guild", guild, "")
     }
 
-    /// Lists the channels of a server.
+    /// Lists the channels of a guild.
     #[must_use]
     pub fn guild_channels(guild: Snowflake) -> Self {
         Self::guild("guild_channels", guild, "/channels")
     }
 
-    /// Lists the threads of a server that are not archived.
+    /// Lists the unarchived threads of a guild.
     #[must_use]
     pub fn active_threads(guild: Snowflake) -> Self {
         Self::guild("active_threads", guild, "/threads/active")
     }
 
-    /// Whether it says something new in a channel or thread, which takes a thread out that was put away.
+    /// True if the request posts a message, which unarchives an archived thread.
     #[must_use]
     pub const fn says_something(&self) -> bool {
         matches!((self.nature, self.asked), (_, Asked::CreateWithNonce) | (Nature::Create, Asked::Webhook))
     }
 
-    /// Makes a webhook.
+    /// Creates a webhook.
     #[must_use]
     pub fn create_webhook(channel: Snowflake) -> Self {
         Self::channel("create_webhook", Verb::Post, Nature::Create, channel, "/webhooks")
@@ -293,14 +293,14 @@ impl Route {
         thread.map(|thread| format!("{first}thread_id={thread}")).unwrap_or_default()
     }
 
-    /// Sends a message through a webhook, and waits until it is there.
+    /// Sends a message through a webhook, and waits for its creation.
     #[must_use]
     pub fn execute_webhook(id: Snowflake, token: &Secret, thread: Option<Snowflake>) -> Self {
         let rest = format!("?wait=true{}", Self::in_thread(thread, '&'));
         Self::webhook("execute_webhook", Verb::Post, Nature::Create, (id, token), &rest)
     }
 
-    /// Changes a message of a webhook.
+    /// Edits a message of a webhook.
     #[must_use]
     pub fn edit_webhook_message(
         id: Snowflake,
@@ -312,7 +312,7 @@ impl Route {
         Self::webhook("edit_webhook_message", Verb::Patch, Nature::Same, (id, token), &rest)
     }
 
-    /// Takes a message of a webhook away.
+    /// Deletes a message of a webhook.
     #[must_use]
     pub fn delete_webhook_message(
         id: Snowflake,
@@ -324,14 +324,14 @@ impl Route {
         Self::webhook("delete_webhook_message", Verb::Delete, Nature::Same, (id, token), &rest)
     }
 
-    /// Takes a webhook away.
+    /// Deletes a webhook.
     #[must_use]
     pub fn delete_webhook(id: Snowflake) -> Self {
         let major = Major::None;
         Self::bot("delete_webhook", Verb::Delete, Nature::Same, format!("/webhooks/{id}"), major)
     }
 
-    /// Gives an interaction its first answer.
+    /// Sends the first response to an interaction.
     #[must_use]
     pub fn callback(id: Snowflake, token: &Secret) -> Self {
         Self {
@@ -351,41 +351,41 @@ impl Route {
         Self { name, verb, path, major, nature, asked: Asked::Interaction }
     }
 
-    /// Changes the first answer to an interaction.
+    /// Edits the first response to an interaction.
     #[must_use]
     pub fn edit_original(application: Snowflake, token: &Secret) -> Self {
         let rest = "/messages/@original";
         Self::interaction("edit_original", Verb::Patch, Nature::Same, Of(application, token), rest)
     }
 
-    /// Takes the first answer to an interaction away.
+    /// Deletes the first response to an interaction.
     #[must_use]
     pub fn delete_original(application: Snowflake, token: &Secret) -> Self {
         let rest = "/messages/@original";
         Self::interaction("delete_original", Verb::Delete, Nature::Same, Of(application, token), rest)
     }
 
-    /// Gives an interaction one more answer.
+    /// Sends a further response to an interaction.
     #[must_use]
     pub fn followup(application: Snowflake, token: &Secret) -> Self {
         let rest = "?wait=true";
         Self::interaction("followup", Verb::Post, Nature::Create, Of(application, token), rest)
     }
 
-    /// Whether it counts against all requests of the bot: what is said to interactions does not.
+    /// True if the request counts towards the global limit of the bot; interaction responses do not.
     #[must_use]
     pub fn is_global(&self) -> bool {
         !matches!(self.asked, Asked::Interaction)
     }
 
-    /// Whether it carries the bot's token. The others have one in their address, and need no other.
+    /// True if the request carries the bot's token. The others have a token in their path.
     #[must_use]
     pub const fn is_bot(&self) -> bool {
         matches!(self.asked, Asked::Bot | Asked::CreateWithNonce)
     }
 }
 
-/// An interaction: whose, and its token.
+/// Interaction: its application and its token.
 struct Of<'a>(Snowflake, &'a Secret);
 
 #[cfg(test)]

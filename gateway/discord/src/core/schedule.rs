@@ -1,45 +1,45 @@
-//! Whose turn it is: requests that wait, in the order of what they are for. A value: it is told what happens and
-//! says what may start.
+//! Schedule of waiting requests, ordered by priority. Pure: callers report events and get the requests to
+//! start.
 //!
-//! The laws, each a property test below:
+//! Invariants, each with a property test below:
 //!
-//! - In a channel one durable request is under way, and one that is best effort: never two of either.
-//! - A durable request waits for durable ones only, never for what is best effort.
-//! - While a durable request waits in a channel, nothing that is best effort starts there.
-//! - Durable requests of one priority go in the order in which they came.
-//! - Of changes of one message one is under way and one waits: a newer one takes the place of the one that waits.
+//! - In a channel, at most one durable and one best-effort request are under way.
+//! - A durable request waits only for durable ones, never for best-effort ones.
+//! - While a durable request waits in a channel, no best-effort request starts there.
+//! - Durable requests of one priority run in the order of arrival.
+//! - Of edits of one message, one is under way and one waits: a newer edit replaces the waiting one.
 
 use crate::core::ids::Snowflake;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-/// What a request is for. The first ones go first.
+/// Purpose of a request. Earlier variants have priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// A question that holds up an agent.
+    /// Permission request, which blocks an agent.
     Permission,
-    /// An answer, or what leads to one.
+    /// Reply to a user, or a step towards one.
     Final,
-    /// A word about an error or a change.
+    /// Notice about an error or a change.
     Notice,
-    /// The live card of a run.
+    /// Status card of a run.
     Card,
-    /// A reaction to a message.
+    /// Reaction to a message.
     Reaction,
-    /// A sign of work.
+    /// Typing indicator.
     Typing,
-    /// A look whether something was missed, which nobody waits for.
+    /// Backfill check that no caller waits for.
     Look,
 }
 
 impl Priority {
-    /// Whether somebody owes it. The others are worth nothing a moment later.
+    /// True if the request must be delivered. The others are best effort and soon lose their value.
     #[must_use]
     pub const fn durable(self) -> bool {
         matches!(self, Self::Permission | Self::Final | Self::Notice)
     }
 
-    /// The word in metrics.
+    /// Name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -54,14 +54,14 @@ impl Priority {
     }
 }
 
-/// What must not be mixed up: of each of these one request is under way at a time, in the order in which they came.
+/// Group of requests that run one at a time, in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sequence {
-    /// What a message says. A newer one makes one that waits pointless.
+    /// Content of a message. A newer request supersedes a waiting one.
     Edit(Snowflake),
-    /// Reactions of ours to a message.
+    /// Reactions of the bot to a message.
     Reactions(Snowflake),
-    /// The sign of work in a channel. A newer one makes one that waits pointless.
+    /// Typing indicator of a channel. A newer request supersedes a waiting one.
     Typing(Snowflake),
 }
 
@@ -71,64 +71,64 @@ impl Sequence {
     }
 }
 
-/// A request that waits for its turn.
+/// Request that waits for its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job<C> {
-    /// The channel that it writes to; none: it waits for nobody but its budgets.
+    /// Channel that the request writes to; `None` if only rate limits delay the request.
     pub lane: Option<Snowflake>,
-    /// What it is for.
+    /// Purpose.
     pub priority: Priority,
-    /// What it must not be mixed up with.
+    /// Sequence that the request belongs to.
     pub sequence: Option<Sequence>,
-    /// When it is given back undone.
+    /// Deadline after which the request is returned unsent.
     pub give_up_at: Duration,
-    /// What it is counted against.
+    /// Properties that decide which rate limits apply.
     pub counted: C,
 }
 
-/// Names a request here.
+/// Id of a request in the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
-/// What its budgets say about a request.
+/// Decision of the rate limiter about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn<P> {
-    /// It may start, with this pass.
+    /// Start the request, with this pass.
     Go(P),
-    /// Not before that time; none: once an answer has come.
+    /// Wait until this time; `None`: until the next response.
     Wait(Option<Duration>),
-    /// It will never start.
+    /// The request can never start.
     Never,
 }
 
-/// What happens to a request next.
+/// Decision of the schedule about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate<P> {
-    /// It starts.
+    /// The request starts.
     Start(P),
-    /// It would wait for too long: it may be tried again after this time.
+    /// The request would wait too long; a retry is possible after this time.
     GiveUp {
-        /// From now.
+        /// Time from now.
         retry_after: Duration,
     },
-    /// It will never start.
+    /// The request can never start.
     Never,
 }
 
-/// What is to be done now, and when to look again.
+/// Result of a scheduling step.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Step<P> {
-    /// What happens to whom, in this order.
+    /// Decisions, in this order.
     pub fates: Vec<(Ticket, Fate<P>)>,
-    /// When something is due that nothing else leads to.
+    /// Time of the next step, unless something else causes one earlier.
     pub wake_at: Option<Duration>,
 }
 
-/// There are too many requests already.
+/// Error: the schedule is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// How long is waited where nobody knows when a place comes free.
+/// Time to wait if the next free place is unknown.
 pub const WAIT_UNKNOWN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -137,13 +137,13 @@ struct Waiting<C> {
     place: u64,
 }
 
-/// Requests that wait, and which ones are under way.
+/// Waiting requests and requests under way.
 #[derive(Debug)]
 pub struct Schedule<C> {
     waiting: HashMap<Ticket, Waiting<C>>,
     order: BTreeMap<(Priority, u64), Ticket>,
     under_way: HashMap<Ticket, (Job<C>, u64)>,
-    /// The writers of each channel: durable or not.
+    /// Channels with a request under way; true for a durable one.
     writers: HashSet<(Snowflake, bool)>,
     sequences: HashSet<Sequence>,
     next: u64,
@@ -151,7 +151,7 @@ pub struct Schedule<C> {
 }
 
 impl<C> Schedule<C> {
-    /// With room for so many requests that wait.
+    /// Creates a schedule for this many waiting requests.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -165,10 +165,10 @@ impl<C> Schedule<C> {
         }
     }
 
-    /// A request comes. Also says which one it makes pointless.
+    /// Adds a request. Also returns the request that it supersedes.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// [`Full`] if the maximum number of requests already waits.
     pub fn add(&mut self, mut job: Job<C>) -> Result<(Ticket, Option<Ticket>), Full> {
         let place = self.next;
         let ticket = Ticket(self.next);
@@ -180,7 +180,7 @@ impl<C> Schedule<C> {
         }
         self.next += 1;
         let place = match older.and_then(|older| self.remove(older)) {
-            // It stands where the other stood, or whoever is renewed all the time would never come to its turn.
+            // It takes the old position: otherwise frequent updates would never get their turn.
             Some(older) => {
                 job.priority = job.priority.min(older.job.priority);
                 older.place
@@ -202,7 +202,7 @@ impl<C> Schedule<C> {
         Some(waiting)
     }
 
-    /// Nobody wants this request any more, or it has ended.
+    /// Removes a request that has ended or is no longer wanted.
     pub fn done(&mut self, ticket: Ticket) {
         self.remove(ticket);
         self.land(ticket);
@@ -219,8 +219,8 @@ impl<C> Schedule<C> {
         Some((job, place))
     }
 
-    /// A request that was under way was not carried out and waits again, where it stood. False: a newer one waits
-    /// already that makes it pointless.
+    /// Puts an unexecuted request back at its old position. Returns false if a newer waiting request
+    /// supersedes it.
     pub fn again(&mut self, ticket: Ticket, give_up_at: Duration) -> bool {
         let Some((mut job, place)) = self.land(ticket) else { return false };
         let sequence = job.sequence.filter(|sequence| sequence.supersedes());
@@ -232,13 +232,13 @@ impl<C> Schedule<C> {
         true
     }
 
-    /// How many wait.
+    /// Number of waiting requests.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// How many are under way.
+    /// Number of requests under way.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.under_way.len()
@@ -246,11 +246,11 @@ impl<C> Schedule<C> {
 }
 
 impl<C: Clone> Schedule<C> {
-    /// Starts what may start; `ask` takes from the budgets when it says yes.
+    /// Starts all requests that may start. `ask` consumes from the rate limits when it returns [`Turn::Go`].
     pub fn step<P>(&mut self, now: Duration, mut ask: impl FnMut(&C) -> Turn<P>) -> Step<P> {
         let mut fates = Vec::new();
         let mut wake_at: Option<Duration> = None;
-        // What waits in a channel, and in which sequence: nothing later passes it.
+        // Channels with a waiting durable request, and sequences with any waiting one: nothing overtakes.
         let (mut lanes, mut sequences) = (HashSet::new(), HashSet::new());
         let order: Vec<Ticket> = self.order.values().copied().collect();
         for ticket in order {

@@ -114,7 +114,7 @@ pub enum Output {
     Event {
         /// Name of the event.
         kind: String,
-        /// What was read.
+        /// Parsed event.
         read: Result<Read, Unreadable>,
     },
     /// Report events as missed: this number, or an unknown number for 0.
@@ -377,7 +377,7 @@ impl Shard {
         self.lost(Some(CLOSE_NORMAL), why, pause, true)
     }
 
-    /// The next connection goes to the first address, which is asked for again: this one leads nowhere.
+    /// Forgets the session's own address, and requests the gateway address again: this one is unreachable.
     fn not_connected(&mut self, why: String) -> Reconnect {
         if let Some(session) = &mut self.session {
             session.url = None;
@@ -399,7 +399,7 @@ impl Shard {
         if self.session.is_none() {
             self.unanswered = 0;
         }
-        // Each new session is one of those that the service permits in a day, which it says with the address.
+        // Discord limits new sessions per day and reports the limit together with the address.
         let resume = self.resumes();
         Reconnect { close, why, after_ms, resume, ask: ask || !resume }
     }

@@ -1,97 +1,98 @@
-//! Discord's limits, in one table, and the checks that refuse what Discord would refuse. Source: Discord's reference,
+//! Table of Discord's limits, and checks that refuse what Discord would refuse. Source: Discord's reference,
 //! "Message", "Components", "Application Commands", "Webhook".
 
 use std::fmt;
 
-/// How Discord counts is not said; UTF-16 counts no less than characters do, for every text.
+/// Length in UTF-16 units. Discord does not document its unit; this is never less than the number of
+/// characters.
 #[must_use]
 pub fn utf16(text: &str) -> usize {
     text.encode_utf16().count()
 }
 
-/// A limit of Discord's.
+/// Limit of Discord.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Limit {
-    /// The text of a message.
+    /// Text of a message.
     Content,
-    /// A nonce.
+    /// Nonce.
     Nonce,
-    /// Embeds of a message.
+    /// Embeds per message.
     Embeds,
-    /// All texts of all embeds of a message.
+    /// Total text of all embeds of a message.
     EmbedTexts,
-    /// The title of an embed.
+    /// Title of an embed.
     EmbedTitle,
-    /// The text of an embed.
+    /// Text of an embed.
     EmbedDescription,
-    /// Fields of an embed.
+    /// Fields per embed.
     EmbedFields,
-    /// The name of a field.
+    /// Name of a field.
     FieldName,
-    /// The value of a field.
+    /// Value of a field.
     FieldValue,
-    /// The footer of an embed.
+    /// Footer of an embed.
     EmbedFooter,
-    /// The author of an embed.
+    /// Author of an embed.
     EmbedAuthor,
-    /// Files of a message.
+    /// Files per message.
     Files,
-    /// Bytes of a file.
+    /// Bytes per file.
     FileBytes,
-    /// The name of a file.
+    /// Name of a file.
     FileName,
-    /// The description of a file.
+    /// Description of a file.
     FileDescription,
-    /// Bytes of a request.
+    /// Bytes per request.
     RequestBytes,
-    /// Rows of components.
+    /// Rows of components per message.
     Rows,
-    /// Buttons of a row.
+    /// Buttons per row.
     Buttons,
-    /// The text of a button.
+    /// Label of a button.
     ButtonLabel,
-    /// What a component or a form carries.
+    /// Custom id of a component or a form.
     CustomId,
-    /// The address of a button.
+    /// URL of a button.
     ButtonUrl,
-    /// Options of a menu.
+    /// Options per menu.
     Options,
-    /// The text of an option of a menu.
+    /// Label of a menu option.
     OptionLabel,
-    /// The value of an option of a menu.
+    /// Value of a menu option.
     OptionValue,
-    /// The description of an option of a menu.
+    /// Description of a menu option.
     OptionDescription,
-    /// The text of a menu without a choice.
+    /// Placeholder of a menu.
     Placeholder,
-    /// The title of a form.
+    /// Title of a form.
     ModalTitle,
-    /// The inputs of a form.
+    /// Inputs per form.
     ModalInputs,
-    /// The label of an input.
+    /// Label of an input.
     InputLabel,
-    /// The text of an empty input.
+    /// Placeholder of an input.
     InputPlaceholder,
-    /// The text of an input.
+    /// Text of an input.
     InputValue,
-    /// The name of a thread.
+    /// Name of a thread.
     ThreadName,
-    /// The name of a webhook.
+    /// Name of a webhook.
     WebhookName,
-    /// Suggestions while somebody types a command.
+    /// Suggestions during command input.
     Choices,
-    /// The name of a suggestion.
+    /// Name of a suggestion.
     ChoiceName,
-    /// The value of a suggestion.
+    /// Value of a suggestion.
     ChoiceValue,
-    /// Slash commands of an application in one place.
+    /// Slash commands of an application, global or per guild.
     Commands,
-    /// Everything that one slash command says.
+    /// Total text of one slash command.
     CommandTexts,
 }
 
 impl Limit {
-    /// The least and the most. Texts are counted in UTF-16.
+    /// Minimum and maximum. Texts are counted in UTF-16 units.
     #[must_use]
     pub const fn bounds(self) -> (usize, usize) {
         match self {
@@ -133,29 +134,29 @@ impl Limit {
     }
 }
 
-/// Why a request is not made: Discord would refuse it.
+/// Reason why a request is not sent: Discord would refuse it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Something is too long, too short, too many or too few.
+    /// A size or a number is out of bounds.
     #[error("{0}")]
     Bounds(OutOf),
-    /// The message would show nothing.
+    /// The message has no content.
     #[error("the message has neither text nor embed nor file")]
     Empty,
-    /// Two components carry the same.
+    /// Two components have the same custom id.
     #[error("two components of one message carry {0:?}")]
     SameCustomId(String),
-    /// Something is not of its form.
+    /// A value has an invalid format.
     #[error("{0}")]
     Form(&'static str),
 }
 
-/// Something that is out of its bounds.
+/// Value out of its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOf {
-    /// Which bounds.
+    /// Limit that is violated.
     pub limit: Limit,
-    /// How much there is.
+    /// Actual size or number.
     pub has: usize,
 }
 
@@ -170,7 +171,7 @@ impl Limit {
     /// Checks a number.
     ///
     /// # Errors
-    /// It is out of bounds.
+    /// [`Refused`] if the number is out of bounds.
     pub fn number(self, has: usize) -> Result<(), Refused> {
         let (least, most) = self.bounds();
         if (least..=most).contains(&has) { Ok(()) } else { Err(Refused::Bounds(OutOf { limit: self, has })) }
@@ -179,17 +180,17 @@ impl Limit {
     /// Checks a text.
     ///
     /// # Errors
-    /// It is out of bounds; one of spaces only counts as empty.
+    /// [`Refused`] if the length is out of bounds; white space alone counts as empty.
     pub fn text(self, text: &str) -> Result<(), Refused> {
         let has = if text.trim().is_empty() { 0 } else { utf16(text) };
         self.number(has)
     }
 }
 
-/// Checks the slash commands of an application, as they are sent.
+/// Checks the slash commands of an application, in Discord's JSON.
 ///
 /// # Errors
-/// Discord would refuse all of them for the one that is wrong.
+/// [`Refused`] for the first invalid command: Discord would refuse the whole list.
 pub fn commands(commands: &[serde_json::Value]) -> Result<(), Refused> {
     Limit::Commands.number(commands.len())?;
     for command in commands {
@@ -205,7 +206,7 @@ pub fn commands(commands: &[serde_json::Value]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Names, descriptions and values, those of options and choices included.
+/// Total length of names, descriptions and values, including options and choices.
 fn command_texts(value: &serde_json::Value) -> usize {
     let own = ["name", "description", "value"].iter().filter_map(|key| value.get(key)?.as_str()).map(utf16);
     let inner = ["options", "choices"].iter().filter_map(|key| value.get(key)?.as_array()).flatten();

@@ -1,4 +1,4 @@
-//! The bot itself: who it is, where its websocket is, which commands it has.
+//! Requests about the bot itself: user, application, gateway URL and slash commands.
 
 use super::model::{Application, Gateway, User, parse};
 use super::{Call, Fault, Rest, Turn};
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Commands are put once at a start: they have time.
+/// Maximum wait of a command registration in the queue. It happens once per start and is not urgent.
 const COMMANDS_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Rest {
@@ -19,10 +19,12 @@ impl Rest {
         parse(name, Nature::Read, self.json(Call::read(route)).await?)
     }
 
-    /// Asks where the websocket is. An address that is not of the configured service is no answer.
+    /// Returns the gateway URL, the shard count and the session limit. Refuses a URL outside of the
+    /// configured service.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or [`Base::gateway`](crate::core::base::Base::gateway) refuses the
+    /// URL.
     pub async fn gateway(&self) -> Result<Gateway, Fault> {
         let route = Route::gateway();
         let name = route.name;
@@ -33,26 +35,26 @@ impl Rest {
         }
     }
 
-    /// Asks who the bot is.
+    /// Returns the user of the bot.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn me(&self) -> Result<User, Fault> {
         self.ask(Route::me()).await
     }
 
-    /// Asks which application the bot belongs to.
+    /// Returns the application that the bot belongs to.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn application(&self) -> Result<Application, Fault> {
         self.ask(Route::application()).await
     }
 
-    /// Says which slash commands there are, everywhere or in one server. Those that are not said are taken away.
+    /// Replaces all slash commands, global or of one guild. Commands that are not in the list are deleted.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if a command exceeds Discord's limits, or the request failed or has an unknown outcome.
     pub async fn put_commands(
         &self,
         application: Snowflake,

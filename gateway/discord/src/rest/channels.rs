@@ -1,4 +1,4 @@
-//! Channels and threads, servers and who is in them.
+//! Requests about channels, threads, guilds and their members.
 
 use super::model::{self, Channel, Guild, Member, Role, Started, Threads, parse};
 use super::{Call, Fault, Rest, Turn};
@@ -11,26 +11,26 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// After how many minutes of silence a thread may be archived.
+/// Allowed values for the inactivity, in minutes, after which Discord archives a thread.
 pub const ARCHIVE_MINUTES: [u64; 4] = [60, 1440, 4320, 10080];
-/// Threads that everybody sees.
+/// Channel type of public threads.
 const PUBLIC_THREAD: u64 = 11;
-/// Threads that only those see who were added.
+/// Channel type of private threads, visible to their members only.
 const PRIVATE_THREAD: u64 = 12;
 
-/// What is changed of a channel or a thread. What is none stays.
+/// Changes to a channel or a thread. Fields that are `None` stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Its name.
+    /// New name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Put away or taken out again. Everything else can be changed only of a thread that is not put away.
+    /// True to archive the thread, false to unarchive it. An archived thread accepts no other change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub archived: Option<bool>,
-    /// Whether only moderators can take it out of the archive.
+    /// True if only moderators can unarchive the thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locked: Option<bool>,
-    /// After how many minutes of silence it is archived: one of [`ARCHIVE_MINUTES`].
+    /// Inactivity, in minutes, after which Discord archives the thread: one of [`ARCHIVE_MINUTES`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_archive_duration: Option<u64>,
 }
@@ -53,11 +53,11 @@ impl Rest {
         parse(name, Nature::Read, self.json(Call::read(route)).await?)
     }
 
-    /// Starts a thread at a message. Its id is that of the message, so that a repetition finds it: a thread that is
-    /// there already is one that was started.
+    /// Starts a thread from a message. The thread has the id of the message, so the request can be repeated:
+    /// an existing thread counts as started.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn thread_from_message(
         &self,
         channel: Snowflake,
@@ -82,10 +82,10 @@ impl Rest {
         }
     }
 
-    /// Starts a thread that belongs to no message. Nothing finds it again when the answer is lost.
+    /// Starts a thread without a message. If the response is lost, the thread cannot be identified later.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn thread(
         &self,
         channel: Snowflake,
@@ -106,7 +106,7 @@ impl Rest {
     /// Joins a thread.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn join_thread(&self, thread: Snowflake, turn: Turn) -> Result<(), Fault> {
         self.call(Call::new(Route::join_thread(thread), turn).lane(thread)).await.map(|_| ())
     }
@@ -114,7 +114,7 @@ impl Rest {
     /// Reads a channel or a thread.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn channel(&self, channel: Snowflake) -> Result<Channel, Fault> {
         self.get(Route::get_channel(channel)).await
     }
@@ -122,7 +122,7 @@ impl Rest {
     /// Changes a channel or a thread.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn modify_channel(
         &self,
         channel: Snowflake,
@@ -137,42 +137,42 @@ impl Rest {
         parse(kind, Nature::Same, answer)
     }
 
-    /// Reads a server and its roles.
+    /// Reads a guild and its roles.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn guild(&self, guild: Snowflake) -> Result<Guild, Fault> {
         self.get(Route::get_guild(guild)).await
     }
 
-    /// Lists the channels of a server, its threads not among them.
+    /// Lists the channels of a guild, without its threads.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn guild_channels(&self, guild: Snowflake) -> Result<Vec<Channel>, Fault> {
         self.get(Route::guild_channels(guild)).await
     }
 
-    /// Reads a member of a server.
+    /// Reads a member of a guild.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn member(&self, guild: Snowflake, user: Snowflake) -> Result<Member, Fault> {
         self.get(Route::member(guild, user)).await
     }
 
-    /// Reads the roles of a server.
+    /// Reads the roles of a guild.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn roles(&self, guild: Snowflake) -> Result<Vec<Role>, Fault> {
         self.get(Route::roles(guild)).await
     }
 
-    /// Lists the threads of a server that are not archived and that the bot can see.
+    /// Lists the unarchived threads of a guild that the bot can see.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn active_threads(&self, guild: Snowflake) -> Result<Vec<Thread>, Fault> {
         let route = Route::active_threads(guild);
         let name = route.name;

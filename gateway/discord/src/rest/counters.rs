@@ -1,4 +1,4 @@
-//! What is counted, as plain numbers that whoever uses this package can export.
+//! Counters of the REST client, as plain numbers for export by the caller.
 
 use crate::core::headers::Scope;
 use crate::core::schedule::Priority;
@@ -6,41 +6,42 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long requests waited for their turn.
+/// Waiting times of requests in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// How many had their turn.
+    /// Number of requests that left the queue to be sent.
     pub count: u64,
-    /// All their waits together.
+    /// Sum of their waiting times.
     pub total: Duration,
-    /// The longest.
+    /// Longest waiting time.
     pub longest: Duration,
 }
 
-/// What was counted since the start.
+/// Counters since the start of the client, and a few current values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests by kind and by what became of them: `done`, or the word of a fault.
+    /// Finished requests by route and outcome: `done`, or [`Fault::as_str`](super::Fault::as_str).
     pub requests: BTreeMap<(&'static str, &'static str), u64>,
-    /// What was asked once more by kind, because it was refused for now or its answer was lost.
+    /// Retries by route, after a 429 response or a failure that may pass.
     pub retries: BTreeMap<&'static str, u64>,
-    /// Answers with status 429.
+    /// Responses with status 429.
     pub limited: BTreeMap<Scope, u64>,
-    /// How long requests waited for their turn.
+    /// Waiting times in the queue.
     pub waits: BTreeMap<Priority, Waits>,
-    /// Messages that were read and could not be understood.
+    /// Messages in history responses that could not be parsed.
     pub left_out: u64,
-    /// Requests that wait now.
+    /// Requests in the queue now.
     pub waiting: usize,
-    /// Requests that are under way now.
+    /// Requests in flight now.
     pub under_way: usize,
-    /// Whether Discord refused the token: nothing that needs it is asked any more.
+    /// True if Discord refused the token: requests with the bot's token fail until a new one is set.
     pub unauthorized: bool,
-    /// For how long no request is made at all: there were too many refusals, or the guard before Discord wants none.
+    /// Remaining time during which no request is sent: after too many refusals, or because Discord's edge
+    /// asked for it.
     pub shut_for: Option<Duration>,
 }
 
-/// Where counting is done.
+/// Shared counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters(Mutex<Counts>);
 

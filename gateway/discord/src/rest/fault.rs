@@ -1,4 +1,4 @@
-//! What became of a request that did not come to its end.
+//! Request errors, classified by the outcome as far as known.
 
 use crate::core::errors::Meaning;
 use crate::core::headers::Refusal;
@@ -6,42 +6,42 @@ use crate::core::units::Refused;
 use std::fmt;
 use std::time::Duration;
 
-/// What is known of a request that did not come to its end. None of it holds a token or an address.
+/// Request error, classified by the outcome as far as known. Holds neither a token nor an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// It was provably not carried out.
+    /// The request was certainly not executed, except with [`Meaning::SentAndDeleted`].
     Rejected(Rejection),
-    /// It was provably not carried out: it may be tried again after this time.
+    /// The request was certainly not executed: a retry is possible after this time.
     Limited {
-        /// From now.
+        /// Time from now.
         retry_after: Duration,
     },
-    /// Nobody knows: the answer was lost.
+    /// The outcome is unknown: the response was lost or could not be read.
     Uncertain {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
-    /// It was provably not carried out: a newer change of the same message makes it pointless.
+    /// The request was certainly not executed: a newer change of the same message made it pointless.
     Superseded,
 }
 
-/// Why a request was provably not carried out.
+/// Reason why a request was certainly not executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// Which kind of request.
+    /// Route name of the request.
     pub route: &'static str,
-    /// The status of HTTP; none: Discord was not asked.
+    /// HTTP status; `None` if the request was not sent.
     pub status: Option<u16>,
-    /// Discord's own code.
+    /// Discord's error code.
     pub code: Option<u32>,
-    /// What that means for us.
+    /// Meaning of the refusal.
     pub meaning: Meaning,
-    /// Why, for the log.
+    /// Reason, for the log.
     pub why: String,
 }
 
 impl Rejection {
-    /// Whether the very same request may be taken later.
+    /// True if the same request may succeed later.
     #[must_use]
     pub const fn again(&self) -> bool {
         self.meaning.again()
@@ -77,7 +77,7 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 impl Fault {
-    /// A request that was not made, and would not be taken later either.
+    /// Creates the fault of a request that exceeds Discord's limits and was not sent. A retry is pointless.
     pub(crate) fn invalid(route: &'static str, refused: &Refused) -> Self {
         Self::not_sent(route, Meaning::Invalid, refused.to_string())
     }
@@ -92,7 +92,7 @@ impl Fault {
         Self::Rejected(Rejection { route, status: Some(status), code, meaning, why })
     }
 
-    /// What it means, if it was refused.
+    /// Returns the meaning of a rejection, or `None` for the other faults.
     #[must_use]
     pub const fn meaning(&self) -> Option<Meaning> {
         match self {
@@ -101,7 +101,7 @@ impl Fault {
         }
     }
 
-    /// The word in metrics.
+    /// Name in metrics.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
-//! Answers to commands, clicks and forms. Each has a token that is good for fifteen minutes, and three seconds for its
-//! first answer.
+//! Responses to commands, clicks and forms. An interaction token is valid for fifteen minutes; the first
+//! response is due within three seconds.
 
 use super::messages::{Posted, gone_is_done};
 use super::{Call, Fault, Rest, Turn};
@@ -11,16 +11,18 @@ use crate::core::schedule::Priority;
 use acp_shared::redact::Secret;
 use std::time::Duration;
 
-/// How long a later answer may wait for its turn.
+/// Maximum wait of a later response in the queue.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LATER: Turn = Turn::new(Priority::Permission, PATIENCE);
 
 impl Rest {
-    /// Gives an interaction its first answer. It has two seconds and a half in all, and is not asked twice.
+    /// Sends the first response to an interaction, by default within 2.5 seconds. No retry after a lost
+    /// response.
     ///
     /// # Errors
-    /// What is known of it: [`Meaning::AlreadyAnswered`](crate::core::errors::Meaning::AlreadyAnswered) and
-    /// [`Meaning::TooLate`](crate::core::errors::Meaning::TooLate) among it.
+    /// [`Fault`] if the request failed or its outcome is unknown, for example with
+    /// [`Meaning::AlreadyAnswered`](crate::core::errors::Meaning::AlreadyAnswered) or
+    /// [`Meaning::TooLate`](crate::core::errors::Meaning::TooLate).
     pub async fn callback(&self, id: Snowflake, token: &Secret, callback: &Callback) -> Result<(), Fault> {
         let route = Route::callback(id, token);
         let payload = callback.payload().map_err(|refused| Fault::invalid(route.name, &refused))?;
@@ -28,10 +30,10 @@ impl Rest {
         self.call(Call::new(route, turn).payload(payload)).await.map(|_| ())
     }
 
-    /// Changes the first answer, and says which message that is.
+    /// Edits the first response, and returns its message id.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn edit_original(
         &self,
         application: Snowflake,
@@ -43,19 +45,19 @@ impl Rest {
         self.post(Call::new(route, LATER).payload(payload)).await
     }
 
-    /// Takes the first answer away. One that is gone already is taken away.
+    /// Deletes the first response. Succeeds if it no longer exists.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn delete_original(&self, application: Snowflake, token: &Secret) -> Result<(), Fault> {
         let call = Call::new(Route::delete_original(application, token), LATER);
         gone_is_done(self.call(call).await, What::Message)
     }
 
-    /// Gives one more answer. It has no nonce: one whose answer is lost may come twice if it is sent again.
+    /// Sends a further response. It has no nonce: a retry after a lost response may send it twice.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn followup(
         &self,
         application: Snowflake,

@@ -1,4 +1,4 @@
-//! Looks for a message of ours of which nobody knows whether it was sent (H12).
+//! Search for a sent message whose request has an unknown outcome (H12).
 
 use super::{Fault, Rest};
 use crate::core::errors::Meaning;
@@ -6,37 +6,37 @@ use crate::core::ids::Snowflake;
 use crate::core::readback::{Wanted, anchor, next_page};
 use crate::core::route::{PAGE_MAX, Page};
 
-/// How many pages are read before the search is given up.
+/// Maximum number of pages to read before the search stops without a result.
 const PAGES_MAX: u32 = 50;
 
-/// Where a message is looked for.
+/// Parameters of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Search {
-    /// The channel or thread that it was to be sent to.
+    /// Channel or thread of the message.
     pub channel: Snowflake,
-    /// When it was first sent, in milliseconds since 1970 by our clock.
+    /// Time of the first attempt, in milliseconds since the Unix epoch by the local clock.
     pub first_attempt_ms: u64,
-    /// How far our clock may be ahead of Discord's, in milliseconds.
+    /// Maximum time that the local clock may be ahead of Discord's, in milliseconds.
     pub skew_ms: u64,
-    /// How it is recognised.
+    /// Characteristics of the message.
     pub wanted: Wanted,
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
-    /// It is there.
+    /// The message exists.
     Found(Snowflake),
-    /// It is provably not there.
+    /// The message certainly does not exist.
     Absent,
-    /// Nobody knows, for this reason.
+    /// The search cannot decide.
     Unknown {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
-    /// Discord could not be asked just now.
+    /// Discord could not be queried now; a later search may decide.
     Later {
-        /// Why, for the log.
+        /// Reason, for the log.
         why: String,
     },
 }
@@ -55,9 +55,9 @@ impl From<Fault> for Lookup {
 }
 
 impl Rest {
-    /// Looks for a message: first among those that the websocket showed, then in what the channel shows since the
-    /// first attempt. Only for one of which it is no use to ask again with its nonce: Discord may be about to show
-    /// it still.
+    /// Looks up a message: first among the messages seen on the websocket, then in the channel history since
+    /// the first attempt. Call it only once a retry with the same nonce is no longer useful: before that, the
+    /// message may exist without being visible yet.
     pub async fn lookup(&self, search: &Search) -> Lookup {
         if let Some(id) = self.echoed(&search.wanted.nonce) {
             return Lookup::Found(id);
@@ -83,7 +83,7 @@ impl Rest {
         Ok(unknown("too much was said since then"))
     }
 
-    /// Nothing was shown. That is what a bot sees that may not read what was said before, too.
+    /// Decides for an empty history: the channel had no message, or the bot lacks Read Message History.
     async fn is_silent(&self, channel: Snowflake, begin: Snowflake) -> Result<Lookup, Fault> {
         if !self.messages(channel, Page::Newest, 1).await?.is_empty() {
             return Ok(Lookup::Absent);

@@ -1,4 +1,4 @@
-//! Messages: made, changed, taken away, read; reactions; the sign of work.
+//! Requests about messages, reactions and the typing indicator.
 
 use super::model::{self, parse};
 use super::{Call, Fault, Rest, Turn};
@@ -14,21 +14,21 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How it is known that a message is there.
+/// Evidence that a message exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
-    /// Discord said so.
+    /// Discord's response to the request.
     Answer,
-    /// It was seen on the websocket; the answer was lost.
+    /// A gateway event for the message; the response was lost.
     Echo,
 }
 
-/// A message that is there.
+/// Message that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Posted {
-    /// Its id.
+    /// Message id.
     pub id: Snowflake,
-    /// How that is known.
+    /// Evidence that it exists.
     pub proof: Proof,
 }
 
@@ -37,29 +37,29 @@ pub(super) struct Id {
     pub(super) id: Snowflake,
 }
 
-/// The time of the day, in milliseconds since 1970: only to tell old messages from young ones.
+/// Current wall-clock time in milliseconds since the Unix epoch. Only decides whether a message is old.
 fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A page of what was said, the oldest first.
+/// Page of a channel's history, oldest message first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
-    /// What could be read.
+    /// Messages that could be parsed.
     pub messages: Vec<Message>,
-    /// What could not: its id, as far as that can be read.
+    /// Messages that could not be parsed: the id of each, or `None` if that is unreadable too.
     pub left_out: Vec<Option<Snowflake>>,
-    /// The newest message of the page, whether it could be read or not; what the page was to begin after, where there
-    /// is none.
+    /// Id of the newest message of the page, parsed or not. If the page has none, the id that it was to begin
+    /// after.
     pub through: Snowflake,
-    /// Whether there may be another page.
+    /// True if there may be another page.
     pub has_more: bool,
 }
 
 impl History {
-    /// What an answer holds, and what is wrong with each message that is left out. A page that leads no further is the
-    /// last one, whatever is in it.
+    /// Builds a page from a response, with the reason for each message that was left out. A page without an
+    /// id newer than `after` is the last one, even if it is full.
     fn of(after: Snowflake, answer: &[Value]) -> (Self, Vec<String>) {
         let (mut messages, mut left_out, mut through) = (Vec::new(), Vec::new(), after);
         let mut whys = Vec::new();
@@ -84,13 +84,14 @@ impl History {
         (Self { messages, left_out, through, has_more }, whys)
     }
 
-    /// A message of the page, if it is there and could be read.
+    /// Returns a message of the page, if it is present and could be parsed.
     #[must_use]
     pub fn message(&self, id: Snowflake) -> Option<&Message> {
         self.messages.iter().find(|message| message.id == id)
     }
 
-    /// Whether a message that the page would hold is not there: not even as one that could not be read.
+    /// True if a message within the range of the page is certainly absent: it is not a left-out message
+    /// either.
     #[must_use]
     pub fn lacks(&self, id: Snowflake) -> bool {
         let may_be = |left_out: &Option<Snowflake>| left_out.is_none_or(|left_out| left_out == id);
@@ -98,16 +99,17 @@ impl History {
     }
 }
 
-/// How long a sign of work may wait: it lasts for ten seconds.
+/// Maximum wait of a typing indicator in the queue. Discord shows the indicator for ten seconds.
 const TYPING_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Rest {
-    /// Makes a message. One with a nonce that was used within some minutes is not made again: the first one comes
-    /// back.
+    /// Creates a message. If its nonce was used within the last minutes, Discord returns the first message
+    /// and creates no second one.
     ///
     /// # Errors
-    /// [`Fault::Uncertain`] when the answer was lost and no echo was seen: ask again with the same nonce within some
-    /// minutes, and look for it later ([`Rest::lookup`]). [`Meaning::SentAndDeleted`]: it was sent, and is gone.
+    /// [`Fault::Uncertain`] if the response was lost and no echo was seen: retry with the same nonce within a
+    /// few minutes, later use [`Rest::lookup`]. [`Meaning::SentAndDeleted`] if the message was sent and has
+    /// been deleted.
     pub async fn create_message(
         &self,
         channel: Snowflake,
@@ -125,7 +127,7 @@ impl Rest {
         }
     }
 
-    /// Makes a message in any way, and reads its id.
+    /// Sends a request that creates a message, and reads the id of the message.
     pub(super) async fn post(&self, call: Call) -> Result<Posted, Fault> {
         let name = call.route.name;
         let answer = self.json(call).await?;
@@ -133,10 +135,11 @@ impl Rest {
         Ok(Posted { id, proof: Proof::Answer })
     }
 
-    /// Gives a message of ours all that it shows anew. One that waits for its turn gives way to a newer one.
+    /// Replaces the content of a message of this bot. A newer edit supersedes one that is still in the queue.
     ///
     /// # Errors
-    /// What is known of it; [`Fault::Superseded`] when a newer one took its place.
+    /// [`Fault::Superseded`] if a newer edit replaced this one; another [`Fault`] if the request failed or
+    /// its outcome is unknown.
     pub async fn edit_message(
         &self,
         channel: Snowflake,
@@ -152,10 +155,10 @@ impl Rest {
         self.call(call).await.map(|_| ())
     }
 
-    /// Takes a message away. One that is gone already is taken away.
+    /// Deletes a message. Succeeds if it no longer exists.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn delete_message(
         &self,
         channel: Snowflake,
@@ -170,18 +173,18 @@ impl Rest {
     /// Reads a message.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn message(&self, channel: Snowflake, message: Snowflake) -> Result<Message, Fault> {
         let route = Route::get_message(channel, message);
         let name = route.name;
         model::message(name, Nature::Read, &self.json(Call::read(route)).await?)
     }
 
-    /// Reads a page of at most 100 messages, the newest first. None at all may mean that the bot may not read what
-    /// was said before.
+    /// Reads a page of at most 100 messages, newest first. An empty page may mean that the bot lacks Read
+    /// Message History.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn messages(&self, channel: Snowflake, page: Page, limit: u8) -> Result<Vec<Message>, Fault> {
         let route = Route::get_messages(channel, page, limit);
         let name = route.name;
@@ -189,11 +192,11 @@ impl Rest {
         answer.iter().map(|one| model::message(name, Nature::Read, one)).collect()
     }
 
-    /// Reads on from a message, the oldest first. A message that cannot be read is left out, counted and said, so that
-    /// it holds up no other.
+    /// Reads the next page after a message, oldest first. A message that cannot be parsed is left out,
+    /// counted and logged, so that it does not block the others.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn history(&self, channel: Snowflake, after: Snowflake, turn: Turn) -> Result<History, Fault> {
         let route = Route::get_messages(channel, Page::After(after), PAGE_MAX);
         let name = route.name;
@@ -206,10 +209,10 @@ impl Rest {
         Ok(history)
     }
 
-    /// Adds a reaction of ours: an emoji itself, or `name:id` of a server's own.
+    /// Adds a reaction of the bot: a Unicode emoji, or `name:id` of a custom emoji.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn add_reaction(
         &self,
         channel: Snowflake,
@@ -220,10 +223,10 @@ impl Rest {
         self.react(Route::add_reaction(channel, message, emoji), (channel, message), patience).await
     }
 
-    /// Takes a reaction of ours away. One that is gone already is taken away.
+    /// Removes a reaction of the bot. Succeeds if the message or the emoji no longer exists.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn remove_reaction(
         &self,
         channel: Snowflake,
@@ -247,10 +250,10 @@ impl Rest {
         self.call(call).await.map(|_| ())
     }
 
-    /// Shows the sign of work for ten seconds.
+    /// Shows the typing indicator for ten seconds.
     ///
     /// # Errors
-    /// What is known of it; nothing needs to be done about it.
+    /// [`Fault`] if the request failed or its outcome is unknown; the caller can ignore it.
     pub async fn typing(&self, channel: Snowflake) -> Result<(), Fault> {
         let turn = Turn::new(Priority::Typing, TYPING_PATIENCE);
         let call = Call::new(Route::typing(channel), turn).lane(channel).sequence(Sequence::Typing(channel));
@@ -258,7 +261,7 @@ impl Rest {
     }
 }
 
-/// What was to be taken away is not there: that is what was wanted.
+/// Turns "the object to delete does not exist" into success.
 pub(super) fn gone_is_done<T>(result: Result<T, Fault>, what: What) -> Result<(), Fault> {
     match result {
         Err(fault) if fault.meaning() == Some(Meaning::Gone(what)) => Ok(()),
@@ -276,7 +279,7 @@ mod tests {
             "type": 0, "timestamp": "2026-11-22T00:00:00+00:00", "attachments": [], "mentions": []})
     }
 
-    /// What cannot be read is left out and passed by, with and without an id that can be.
+    /// Messages that cannot be parsed are left out and skipped, with or without a readable id.
     #[test]
     fn one_message_that_cannot_be_read_holds_up_no_other() {
         let odd = |id: Value| json!({"id": id, "author": "nobody"});
@@ -290,7 +293,7 @@ mod tests {
             (vec![told(13), odd(json!("12")), told(11)], vec![11, 13], vec![Some(12)], 13, false),
             (vec![odd(json!("12")), told(11)], vec![11], vec![Some(12)], 12, false),
             (vec![odd(json!({})), told(11)], vec![11], vec![None], 11, false),
-            // What leads no further is the end, though the page is full.
+            // A page without a newer id is the last one, even if it is full.
             (full(100), vec![], vec![None; 100], 10, false),
             (full(99), vec![201], vec![None; 99], 201, true),
         ] {
@@ -301,12 +304,12 @@ mod tests {
             assert_eq!((seen, out), (ids, left_out));
             assert_eq!((history.through, history.has_more), (Snowflake(through), has_more));
         }
-        // A page of what is known already leads no further.
+        // A page of known messages only is the last one.
         let old: Vec<Value> = (0..100).map(told).collect();
         assert!(!History::of(Snowflake(99), &old).0.has_more);
     }
 
-    /// That a message is not there is only said where nothing of the page could be it.
+    /// A message is reported as absent only if no left-out message can be the one.
     #[test]
     fn a_message_is_lacking_where_nothing_could_be_it() {
         let odd = |id: Value| json!({"id": id, "author": "nobody"});

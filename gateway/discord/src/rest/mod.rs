@@ -1,7 +1,7 @@
-//! Requests to Discord, each with an outcome that says what is known of it.
+//! REST requests to Discord. Each result tells how much is known about the outcome.
 //!
-//! A request waits for its turn (`queue`), is made (`wire`) and, where a repetition does no harm, made again.
-//! Whatever is decided on the way is decided in [`crate::core`].
+//! A request waits in the queue (`queue`), is sent (`wire`), and is retried if a repetition is harmless. The
+//! decisions on the way are made in [`crate::core`].
 #![deny(clippy::indexing_slicing)]
 
 mod application;
@@ -46,34 +46,35 @@ use std::time::Duration;
 use tokio::sync::watch;
 use wire::{Exchange, Wire};
 
-/// How often a request is made that is refused for now. Each time it waits for as long as it was told.
+/// Maximum number of 429 responses to one request. Each retry waits for the rate limiter.
 const REFUSALS_MAX: u32 = 5;
-/// Threads that are known to be put away.
+/// Maximum number of archived threads to remember.
 const AWAY_MAX: usize = 10_000;
-/// How much of a file is on its way in a second, at least.
+/// Minimum upload rate to expect, in bytes per second. Extends the timeout of requests with files.
 const UPLOAD_BYTES_PER_S: u64 = 128 * 1024;
 
-/// How a request waits for its turn.
+/// Priority and maximum wait of a request in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// What it is for.
+    /// Purpose of the request.
     pub priority: Priority,
-    /// How long it may wait. What would wait longer is [`Fault::Limited`] at once.
+    /// Maximum wait in the queue. A request whose rate limit lasts longer fails at once with
+    /// [`Fault::Limited`].
     pub patience: Duration,
 }
 
 impl Turn {
-    /// For this, and for no longer than that.
+    /// Creates a turn of this priority, with a maximum wait.
     #[must_use]
     pub const fn new(priority: Priority, patience: Duration) -> Self {
         Self { priority, patience }
     }
 }
 
-/// Reads wait for nobody's turn but their budget's.
+/// Turn of reads, which have no channel order: only rate limits delay them.
 const READ: Turn = Turn::new(Priority::Notice, Duration::from_secs(20));
 
-/// Discord's requests. Copies are the same thing: one queue, one set of budgets.
+/// Client for Discord's REST API. Clones share one queue and one set of rate limits.
 #[derive(Clone)]
 pub struct Rest(Arc<Inner>);
 
@@ -83,9 +84,9 @@ struct Inner {
     queue: Queue,
     counters: Arc<Counters>,
     echoes: Mutex<Echoes>,
-    /// Webhooks that are not there any more, by id and token; an id without a token stands for all of its tokens.
+    /// Webhooks that no longer exist, by id and token; an id without a token stands for all its tokens.
     dead: Mutex<HashSet<(Snowflake, Option<Secret>)>>,
-    /// Threads that somebody put away: nothing new is said there.
+    /// Threads archived by a person: no new messages are sent to them.
     away: watch::Sender<BTreeSet<Snowflake>>,
 }
 
@@ -95,7 +96,7 @@ impl std::fmt::Debug for Rest {
     }
 }
 
-/// One request, with all that it needs.
+/// One request with its parameters.
 struct Call {
     route: Route,
     payload: Option<Payload>,
@@ -114,7 +115,7 @@ impl Call {
         Self::new(route, READ)
     }
 
-    /// In the line of those who write to a channel.
+    /// Orders the request among the writes to this channel.
     fn lane(self, channel: Snowflake) -> Self {
         Self { lane: Some(channel), ..self }
     }
@@ -142,13 +143,13 @@ impl Call {
     }
 }
 
-/// What to do after an exchange.
+/// Next step after an exchange.
 enum Next {
     Done(Bytes),
     Failed(Fault),
-    /// Refused for now: it waits once more.
+    /// Refused with status 429: wait for the rate limiter and retry.
     Wait(Said),
-    /// Nobody knows, and a repetition does no harm.
+    /// Failed in a way that may pass, and a repetition is harmless: retry.
     Repeat {
         became: Became,
         then: Fault,
@@ -156,10 +157,11 @@ enum Next {
 }
 
 impl Rest {
-    /// Makes requests in this way. Needs a runtime of tokio around it.
+    /// Creates a client. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// The token or the settings cannot be used.
+    /// [`CannotStart`] if the token or the user agent cannot stand in an HTTP header, or there is no HTTP
+    /// client.
     pub fn new(settings: Settings) -> Result<Self, CannotStart> {
         let wire = Wire::new(&settings)?;
         let counters = Arc::new(Counters::default());
@@ -170,23 +172,23 @@ impl Rest {
         Ok(Self(Arc::new(Inner { settings, wire, queue, counters, echoes, dead, away })))
     }
 
-    /// Where Discord is.
+    /// Base URL of Discord.
     #[must_use]
     pub fn base(&self) -> &Base {
         &self.0.settings.base
     }
 
-    /// Uses another token from now on. After a refused one, requests go on.
+    /// Replaces the bot's token. Requests resume if they had stopped because Discord refused the old one.
     ///
     /// # Errors
-    /// The token cannot be one; the old one stays.
+    /// [`CannotStart`] if the token is malformed; the old one stays in use.
     pub fn set_token(&self, token: &Secret) -> Result<(), CannotStart> {
         self.0.wire.set_token(token)?;
         self.0.queue.authorize();
         Ok(())
     }
 
-    /// A message of ours was seen on the websocket, with its nonce: proof that it was sent.
+    /// Records the nonce of a bot message seen on the websocket: proof that the message was sent.
     pub fn echo(&self, nonce: &str, message: Snowflake) {
         self.0.echoes.lock().unwrap_or_else(PoisonError::into_inner).hear(nonce, message);
     }
@@ -195,8 +197,9 @@ impl Rest {
         self.0.echoes.lock().unwrap_or_else(PoisonError::into_inner).find(nonce)
     }
 
-    /// Somebody put a thread away, or it was taken out again. A message that waits for its turn there would take it out:
-    /// it is given back as [`Meaning::Archived`], unsent.
+    /// Records that a person archived a thread (`is_away`), or that the thread was unarchived. A queued
+    /// message would unarchive it again, so messages to an archived thread fail unsent with
+    /// [`Meaning::Archived`].
     pub fn put_away(&self, thread: Snowflake, is_away: bool) {
         self.0.away.send_if_modified(|away| {
             if !is_away {
@@ -204,14 +207,14 @@ impl Rest {
             }
             let is_new = away.insert(thread);
             if away.len() > AWAY_MAX {
-                // The oldest one. What is said there takes it out again, which is the lesser evil.
+                // Drops the oldest thread. A message sent there unarchives it, which is the lesser evil.
                 away.pop_first();
             }
             is_new
         });
     }
 
-    /// Waits for the turn of a request.
+    /// Waits until a request may be sent.
     async fn turn(&self, call: &Call, waiter: Waiter) -> Result<Held, Fault> {
         let Some(thread) = call.lane.filter(|_| call.route.says_something()) else {
             return waiter.turn().await;
@@ -219,7 +222,7 @@ impl Rest {
         let mut away = self.0.away.subscribe();
         tokio::select! {
             biased;
-            // An error: there is nobody left who could tell.
+            // Fails only if the sender is dropped; this branch is then disabled.
             Ok(()) = async { away.wait_for(|away| away.contains(&thread)).await.map(drop) } => {
                 let why = "somebody put the thread away".to_owned();
                 Err(Fault::not_sent(call.route.name, Meaning::Archived, why))
@@ -228,13 +231,13 @@ impl Rest {
         }
     }
 
-    /// What was counted until now.
+    /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.queue.with_now(self.0.counters.snapshot())
     }
 
-    /// Makes a request, and says what became of it.
+    /// Performs a request, with retries, and counts its outcome.
     async fn call(&self, call: Call) -> Result<Bytes, Fault> {
         let name = call.route.name;
         let result = self.turns(&call).await;
@@ -269,7 +272,7 @@ impl Rest {
                     let retry_after = said.too_many.map_or(inner.settings.pause, |limit| limit.retry_after);
                     let of_old = said.too_many.is_some_and(|limit| limit.code == Some(OLD_EDITS));
                     held.answered(said);
-                    // Edits of old messages have a budget for the whole channel: nothing waits for it here.
+                    // Edits of old messages have a limit for the whole channel: the caller waits.
                     if refusals >= REFUSALS_MAX || of_old {
                         return Err(Fault::Limited { retry_after });
                     }
@@ -281,7 +284,7 @@ impl Rest {
                     if attempts >= inner.settings.attempts {
                         return Err(then);
                     }
-                    // Nobody else writes to the channel meanwhile: what is written twice stays where it is.
+                    // The channel stays reserved meanwhile, so a write that happens twice keeps its position.
                     tokio::time::sleep(inner.settings.pause * 2_u32.saturating_pow(attempts - 1)).await;
                     self.again(call, held, give_up_at)?
                 }
@@ -294,8 +297,8 @@ impl Rest {
         held.again(call.route.name, give_up_at)
     }
 
-    /// How long the answer may take: longer for files, which are on their way for a while. The first answer to an
-    /// interaction is in time or of no use.
+    /// Timeout of a response, longer for requests with files. The first response to an interaction must
+    /// arrive before its own deadline, later it is useless.
     fn within(&self, call: &Call, give_up_at: Duration) -> Duration {
         let whole = self.0.settings.whole;
         match call.route.name {
@@ -316,7 +319,7 @@ impl Rest {
                 (became, then, false)
             }
             Nature::Same => (became, Fault::Uncertain { why }, true),
-            // What only reads changed nothing.
+            // A read changes nothing, so it is certainly without effect.
             Nature::Read => (became, Fault::not_sent(name, Meaning::Temporary, why), true),
         };
         let (became, then, harmless) = match exchange {
@@ -361,7 +364,7 @@ impl Rest {
         Next::Failed(then)
     }
 
-    /// Makes a request whose answer is JSON.
+    /// Performs a request with a JSON response.
     async fn json(&self, call: Call) -> Result<Value, Fault> {
         let (name, nature) = (call.route.name, call.route.nature);
         let body = self.call(call).await?;
@@ -369,7 +372,8 @@ impl Rest {
     }
 }
 
-/// A success whose answer cannot be read: of what was made, nobody knows what it is.
+/// Creates the fault of a successful request whose response cannot be parsed. A write was executed with an
+/// unknown result.
 fn unreadable(route: &'static str, nature: Nature, why: &str) -> Fault {
     let why = format!("the answer to {route} could not be read: {why}");
     match nature {
@@ -378,7 +382,7 @@ fn unreadable(route: &'static str, nature: Nature, why: &str) -> Fault {
     }
 }
 
-/// Whether what is asked of a webhook means that it is not there any more.
+/// True if a refusal of a webhook request means that the webhook no longer exists.
 const fn is_dead(asked: Asked, meaning: Meaning) -> bool {
     matches!((asked, meaning), (Asked::Webhook, Meaning::Gone(crate::core::errors::What::Webhook)))
 }

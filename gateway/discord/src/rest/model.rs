@@ -1,4 +1,4 @@
-//! What answers say, as far as it is used.
+//! Models of Discord's responses, reduced to the fields in use.
 
 use super::{Fault, unreadable};
 use crate::core::event::{Message, Thread};
@@ -13,120 +13,121 @@ use serde_json::Value;
 /// A channel or a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Channel {
-    /// Its id.
+    /// Channel id.
     pub id: Snowflake,
-    /// What kind it is (channel types of the documentation): 0 text, 1 direct, 5 news, 10 to 12 threads, 15 forum.
+    /// Channel type of Discord's documentation: 0 text, 1 direct message, 5 announcement, 10 to 12 threads,
+    /// 15 forum.
     #[serde(rename = "type")]
     pub kind: u64,
-    /// Its server.
+    /// Guild of the channel.
     #[serde(default)]
     pub guild_id: Option<Snowflake>,
-    /// The channel of a thread, or the category of a channel.
+    /// Parent channel of a thread, or category of a channel.
     #[serde(default)]
     pub parent_id: Option<Snowflake>,
-    /// Its name.
+    /// Channel name.
     #[serde(default)]
     pub name: Option<String>,
-    /// Its newest message, which may be deleted by now.
+    /// Id of the newest message, which may have been deleted.
     #[serde(default)]
     pub last_message_id: Option<Snowflake>,
-    /// Who made it.
+    /// User who created the channel.
     #[serde(default)]
     pub owner_id: Option<Snowflake>,
-    /// What only threads have.
+    /// Metadata of a thread; `None` for other channels.
     #[serde(default)]
     pub thread_metadata: Option<ThreadState>,
 }
 
 impl Channel {
-    /// Whether it is a thread.
+    /// True if the channel is a thread.
     #[must_use]
     pub const fn is_thread(&self) -> bool {
         matches!(self.kind, 10..=12)
     }
 }
 
-/// What only threads have.
+/// Metadata of a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ThreadState {
-    /// Put away: whoever writes in it takes it out again, unless it is locked.
+    /// True if the thread is archived. A new message unarchives it, unless it is locked.
     pub archived: bool,
-    /// Only moderators can take it out of the archive.
+    /// True if only moderators can unarchive the thread.
     #[serde(default)]
     pub locked: bool,
-    /// After how many minutes of silence it is archived.
+    /// Inactivity, in minutes, after which Discord archives the thread.
     #[serde(default)]
     pub auto_archive_duration: u64,
-    /// When it was last archived, taken out, or given another of these durations, as the service writes it.
+    /// Time of the last change of the archive state or of the inactivity limit, as Discord writes it.
     #[serde(default)]
     pub archive_timestamp: Option<String>,
 }
 
-/// A role of a server.
+/// Role of a guild.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Role {
-    /// Its id; that of the server is everybody's.
+    /// Role id; the `@everyone` role has the id of the guild.
     pub id: Snowflake,
-    /// Its name.
+    /// Role name.
     pub name: String,
-    /// What it allows, as bits.
+    /// Permission bits.
     pub permissions: Snowflake,
 }
 
-/// A member of a server.
+/// Member of a guild.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Member {
-    /// Who.
+    /// User, where Discord includes it.
     #[serde(default)]
     pub user: Option<User>,
-    /// Roles there.
+    /// Roles in the guild.
     #[serde(default)]
     pub roles: Vec<Snowflake>,
-    /// The name there.
+    /// Nickname in the guild.
     #[serde(default)]
     pub nick: Option<String>,
 }
 
-/// Somebody.
+/// User of Discord.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct User {
-    /// Who.
+    /// User id.
     pub id: Snowflake,
-    /// The unique name.
+    /// Unique name.
     pub username: String,
-    /// A program.
+    /// True if the user is a bot.
     #[serde(default)]
     pub bot: bool,
 }
 
-/// A server.
+/// Guild (called a server in the user interface).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Guild {
-    /// Its id.
+    /// Guild id.
     pub id: Snowflake,
-    /// Its name.
+    /// Guild name.
     pub name: String,
-    /// Who owns it.
+    /// User who owns the guild.
     pub owner_id: Snowflake,
-    /// Its roles.
+    /// Roles of the guild.
     #[serde(default)]
     pub roles: Vec<Role>,
 }
 
-/// The application that the bot belongs to.
+/// Application that the bot belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Application {
-    /// Its id.
+    /// Application id.
     pub id: Snowflake,
-    /// Its name.
+    /// Application name.
     pub name: String,
-    /// Its flags, which say among others whether it may read messages.
+    /// Flags, among them the privileged intents.
     #[serde(default)]
     pub flags: u64,
 }
 
 impl Application {
-    /// Whether it may read what messages say: switched on in the portal, or granted after a review.
+    /// True if the bot may read message content: enabled in the developer portal, or granted after a review.
     #[must_use]
     pub const fn reads_messages(&self) -> bool {
         const GRANTED: u64 = 1 << 18;
@@ -135,71 +136,71 @@ impl Application {
     }
 }
 
-/// Where the websocket is.
+/// Gateway of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Gateway {
-    /// Its address. [`Base::gateway`](crate::core::base::Base::gateway) judges it.
+    /// Gateway URL. [`Base::gateway`](crate::core::base::Base::gateway) checks it.
     pub url: String,
-    /// How many shards there should be.
+    /// Recommended number of shards.
     pub shards: u64,
-    /// How many sessions may be begun.
+    /// Limit on new sessions.
     pub session_start_limit: Starts,
 }
 
-/// How many sessions may be begun.
+/// Limit on new gateway sessions (IDENTIFY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Starts {
-    /// In a day.
+    /// Sessions per day.
     pub total: u64,
-    /// Of these, now.
+    /// Sessions that remain now.
     pub remaining: u64,
-    /// Milliseconds until there are all again.
+    /// Milliseconds until the limit resets.
     pub reset_after: u64,
-    /// In five seconds.
+    /// Sessions that may be identified per five seconds.
     pub max_concurrency: u64,
 }
 
-/// A thread that was asked for.
+/// Thread that was requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Started {
-    /// Its id.
+    /// Thread id.
     pub id: Snowflake,
-    /// What is known of it; none where it was there already.
+    /// Details of the thread; `None` if it existed already.
     pub thread: Option<Thread>,
 }
 
-/// A webhook as Discord lists it.
+/// Webhook as Discord lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Listed {
-    /// Its id.
+    /// Webhook id.
     pub id: Snowflake,
-    /// Its token, where the bot may know it.
+    /// Token of the webhook, if the bot may know it.
     #[serde(default)]
     pub token: Option<Secret>,
-    /// Its channel.
+    /// Channel of the webhook.
     #[serde(default)]
     pub channel_id: Option<Snowflake>,
-    /// The application that made it.
+    /// Application that created the webhook.
     #[serde(default)]
     pub application_id: Option<Snowflake>,
-    /// Its name.
+    /// Webhook name.
     #[serde(default)]
     pub name: Option<String>,
 }
 
-/// The threads of a server that are not archived.
+/// Unarchived threads of a guild.
 #[derive(Deserialize)]
 pub(super) struct Threads {
     pub(super) threads: Vec<Value>,
 }
 
-/// Reads an answer.
+/// Parses a response.
 pub(super) fn parse<T: DeserializeOwned>(
     route: &'static str,
     nature: Nature,
     answer: Value,
 ) -> Result<T, Fault> {
-    // What serde says may hold what was in the answer.
+    // Serde's error text may quote values of the response: keep only its first words.
     serde_json::from_value(answer).map_err(|error| {
         let kind = error.to_string();
         let kind = kind.split(['`', '"', ':', ',']).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Requests wait here for their turn: the schedule and the gate behind one lock, and a clock.
+//! Request queue: the schedule and the rate limiter behind one lock, with a timer task.
 
 use super::counters::{Counters, Counts};
 use super::fault::Fault;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// What a request that waits is told.
+/// Decision sent to a waiting request.
 #[derive(Debug)]
 enum Told {
     Go(Pass),
@@ -37,12 +37,12 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The task that watches the clock ends with the last one who could need it.
+        // The timer task wakes up, finds the queue dropped, and ends.
         self.alarm.notify_one();
     }
 }
 
-/// Where requests wait.
+/// Request queue.
 #[derive(Clone)]
 pub(super) struct Queue(Arc<Shared>);
 
@@ -55,7 +55,7 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// Changes something and lets start what may start then.
+    /// Changes the state under the lock, then starts the requests that may start.
     fn change<T>(&self, change: impl FnOnce(&mut State, Duration) -> T) -> T {
         let now = self.now();
         let mut state = self.lock();
@@ -69,7 +69,7 @@ impl Shared {
 
 impl State {
     fn pump(&mut self, now: Duration) {
-        // Whoever is not there any more leaves room for others: until nothing changes.
+        // A started request whose caller has gone frees its place: repeat until no such request is left.
         loop {
             let gate = &mut self.gate;
             let step = self.schedule.step(now, |counted| match gate.ask(now, counted) {
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// Tells a caller; true: it was to start and is not there any more.
+    /// Sends a decision to a caller. Returns true if the request was to start but its caller has gone.
     fn tell(&mut self, now: Duration, ticket: Ticket, told: Told) -> bool {
         let told = match self.callers.remove(&ticket) {
             Some(caller) => caller.send(told).err(),
@@ -110,7 +110,7 @@ impl State {
     }
 }
 
-/// Wakes at what nothing else leads to, for as long as somebody uses the queue.
+/// Timer task: runs the queue at its next deadline, as long as the queue exists.
 async fn watch(shared: Weak<Shared>, alarm: Arc<Notify>) {
     loop {
         let Some(strong) = shared.upgrade() else { return };
@@ -145,12 +145,12 @@ impl Queue {
         Self(shared)
     }
 
-    /// The time by the queue's clock.
+    /// Time by the clock of the queue.
     pub(super) fn now(&self) -> Duration {
         self.0.now()
     }
 
-    /// Takes a place.
+    /// Adds a request to the queue, possibly superseding a waiting one of the same sequence.
     pub(super) fn join(&self, job: Job<Counted>) -> Result<Waiter, Fault> {
         let route = job.counted.route;
         let priority = job.priority;
@@ -171,7 +171,7 @@ impl Queue {
         self.0.change(|state, _| state.gate.authorize());
     }
 
-    /// The counts, with how many wait, how many are under way, and what holds all of them back.
+    /// Completes the counters with the current values: waiting, in flight, and what blocks all requests.
     pub(super) fn with_now(&self, counts: Counts) -> Counts {
         let now = self.now();
         let mut state = self.0.lock();
@@ -185,7 +185,7 @@ impl Queue {
     }
 }
 
-/// A place in the queue. Whoever drops it leaves the queue.
+/// Request in the queue. Dropping it removes the request.
 pub(super) struct Waiter {
     queue: Queue,
     ticket: Ticket,
@@ -196,7 +196,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Waits until it is its turn.
+    /// Waits until the request may be sent.
     pub(super) async fn turn(mut self) -> Result<Held, Fault> {
         let told = match self.turn.as_mut() {
             Some(turn) => turn.await,
@@ -241,7 +241,7 @@ impl Drop for Waiter {
     }
 }
 
-/// A request under way. What became of it is told once; whoever drops it does not know.
+/// Request in flight. Its outcome is reported once; dropping it without a report counts as a lost response.
 pub(super) struct Held {
     queue: Queue,
     ticket: Ticket,
@@ -251,18 +251,19 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Tells what became of the request. Its place as the writer of its channel is kept until it is dropped.
+    /// Reports the outcome of the request. The request remains the writer of its channel until this value is
+    /// dropped.
     pub(super) fn became(&mut self, became: &Became) {
         let Some(pass) = self.pass.take() else { return };
         self.queue.0.change(|state, now| state.gate.tell(now, &pass, became));
     }
 
-    /// It was answered.
+    /// Reports a response.
     pub(super) fn answered(&mut self, said: Said) {
         self.became(&Became::Answered(said));
     }
 
-    /// Waits once more, where it stood.
+    /// Puts the request back into the queue, at its old position.
     pub(super) fn again(mut self, route: &'static str, give_up_at: Duration) -> Result<Waiter, Fault> {
         let (caller, turn) = oneshot::channel();
         self.under_way = false;

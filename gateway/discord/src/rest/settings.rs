@@ -1,41 +1,44 @@
-//! How requests are made.
+//! Settings of the REST client.
 
 use crate::core::base::Base;
 use acp_shared::redact::Secret;
 use std::time::Duration;
 
-/// How requests are made. Times are as long as people wait for chat; tests make them short.
+/// Settings of the REST client. The defaults suit a chat; tests shorten the times.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where Discord is.
+    /// Base URL of Discord.
     pub base: Base,
     /// The bot's token.
     pub token: Secret,
-    /// Who asks, in the form that Discord wants: `DiscordBot (address, version)`.
+    /// User agent in Discord's format: `DiscordBot (address, version)`.
     pub user_agent: String,
-    /// How long a connection may take.
+    /// Timeout of a connection attempt.
     pub connect: Duration,
-    /// How long a request may take from the moment at which it is its turn, its answer included.
+    /// Timeout of a request, from sending to the end of the response.
     pub whole: Duration,
-    /// How long the first answer to an interaction may take, its turn included: Discord waits for three seconds.
+    /// Timeout of the first response to an interaction, including the wait in the queue. Discord allows three
+    /// seconds.
     pub callback: Duration,
-    /// Requests in any second, below Discord's 50.
+    /// Maximum requests per second, below Discord's limit of 50.
     pub per_second: u32,
-    /// Refusals in ten minutes, after which requests stop until the oldest is forgotten. Discord shuts an address out
-    /// at 10,000, which may be shared with others.
+    /// Maximum refusals in ten minutes. Then requests pause until the oldest refusal is ten minutes old.
+    /// Discord blocks an IP address at 10,000, and others may share the address.
     pub refusals: usize,
-    /// Requests that may wait. What comes then is limited at once.
+    /// Maximum number of requests in the queue. Further ones fail at once with
+    /// [`Fault::Limited`](super::Fault::Limited).
     pub queue: usize,
-    /// How often a request is made whose repetition does no harm, when its answer is lost or Discord fails.
+    /// Maximum attempts of a harmless request whose response is lost or that Discord answers with a server
+    /// error.
     pub attempts: u32,
-    /// The first pause between these; each is twice the one before.
+    /// First pause between these attempts; each further one is twice as long.
     pub pause: Duration,
-    /// Bytes of an answer that are read.
+    /// Maximum size of a response, in bytes.
     pub answer_bytes: usize,
 }
 
 impl Settings {
-    /// What is used unless somebody says otherwise.
+    /// Default settings.
     #[must_use]
     pub fn new(base: Base, token: Secret) -> Self {
         Self {

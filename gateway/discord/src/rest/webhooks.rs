@@ -1,5 +1,5 @@
-//! Webhooks: messages under another name. They have no nonce, so that nobody can be sure of one whose answer was
-//! lost.
+//! Webhook requests: messages under another name. They have no nonce, so a lost response leaves their outcome
+//! unknown.
 
 use super::messages::{Posted, gone_is_done};
 use super::model::{Listed, parse};
@@ -14,25 +14,25 @@ use serde_json::json;
 use std::collections::HashSet;
 use std::sync::{MutexGuard, PoisonError};
 
-/// Discord's code for a webhook that does not exist, whatever the token.
+/// Discord's error code for a webhook that does not exist, whatever the token.
 const UNKNOWN_WEBHOOK: u32 = 10015;
-/// How many dead ones are remembered. Whoever has more has another problem.
+/// Maximum number of dead webhooks to remember; further ones are not recorded.
 const DEAD_MAX: usize = 10_000;
 
-/// A webhook that can be used.
+/// Webhook with its token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {
-    /// Its id.
+    /// Webhook id.
     pub id: Snowflake,
-    /// Its token: whoever has it can write in its channel.
+    /// Token. It permits anyone to write to the channel.
     pub token: Secret,
 }
 
 impl Rest {
-    /// Makes a webhook in a channel.
+    /// Creates a webhook in a channel.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the name is invalid, or the request failed or has an unknown outcome.
     pub async fn create_webhook(&self, channel: Snowflake, name: &str, turn: Turn) -> Result<Listed, Fault> {
         let route = Route::create_webhook(channel);
         let kind = route.name;
@@ -41,11 +41,11 @@ impl Rest {
         parse(kind, Nature::Create, answer)
     }
 
-    /// Lists the webhooks of a channel, with their tokens where the bot may know them: one that was given another
-    /// token is found here.
+    /// Lists the webhooks of a channel, with their tokens if the bot may know them. A changed token is found
+    /// here.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed.
     pub async fn webhooks(&self, channel: Snowflake) -> Result<Vec<Listed>, Fault> {
         let route = Route::list_webhooks(channel);
         let name = route.name;
@@ -55,7 +55,7 @@ impl Rest {
     /// Sends a message through a webhook to its channel, or to a thread of it.
     ///
     /// # Errors
-    /// [`Meaning::Gone`] for a webhook that is not there any more: it is never asked again.
+    /// [`Meaning::Gone`] for a webhook that no longer exists: further requests to it fail without being sent.
     pub async fn execute_webhook(
         &self,
         webhook: &Webhook,
@@ -72,10 +72,10 @@ impl Rest {
         self.buried(webhook, self.post(call).await)
     }
 
-    /// Gives a message of a webhook all that it shows anew.
+    /// Replaces the content of a message of a webhook.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn edit_webhook_message(
         &self,
         webhook: &Webhook,
@@ -92,10 +92,10 @@ impl Rest {
         self.buried(webhook, self.call(call).await).map(|_| ())
     }
 
-    /// Takes a message of a webhook away. One that is gone already is taken away.
+    /// Deletes a message of a webhook. Succeeds if it no longer exists.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn delete_webhook_message(
         &self,
         webhook: &Webhook,
@@ -110,22 +110,22 @@ impl Rest {
         gone_is_done(self.buried(webhook, self.call(call).await), What::Message)
     }
 
-    /// Takes a webhook away. One that is gone already is taken away.
+    /// Deletes a webhook. Succeeds if it no longer exists.
     ///
     /// # Errors
-    /// What is known of it.
+    /// [`Fault`] if the request failed or its outcome is unknown.
     pub async fn delete_webhook(&self, id: Snowflake, turn: Turn) -> Result<(), Fault> {
         gone_is_done(self.call(Call::new(Route::delete_webhook(id), turn)).await, What::Webhook)
     }
 
-    /// Whether a webhook turned out not to be there any more under this token: it is not asked again.
+    /// True if the webhook is known not to exist under this token: requests to it are not sent.
     #[must_use]
     pub fn is_dead(&self, webhook: &Webhook) -> bool {
         let dead = self.dead();
         dead.contains(&(webhook.id, None)) || dead.contains(&(webhook.id, Some(webhook.token.clone())))
     }
 
-    /// A webhook whose token was refused is listed with it all the same: it may be asked once more.
+    /// Allows requests to a webhook again, after Discord listed it with the refused token.
     pub fn revive(&self, webhook: &Webhook) {
         self.dead().remove(&(webhook.id, Some(webhook.token.clone())));
     }
@@ -134,7 +134,8 @@ impl Rest {
         self.0.dead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a webhook may be asked: Discord punishes whoever goes on asking one that is not there.
+    /// Refuses requests to a dead webhook: Discord penalises clients that keep calling one that does not
+    /// exist.
     fn alive(&self, webhook: &Webhook, route: &Route) -> Result<(), Fault> {
         if self.is_dead(webhook) {
             let why = format!("webhook {} is not there any more, or has another token", webhook.id);
@@ -143,7 +144,8 @@ impl Rest {
         Ok(())
     }
 
-    /// Remembers a webhook that turned out to be gone.
+    /// Records the webhook of a failed request as dead if Discord refused it as missing. Returns the result
+    /// unchanged.
     fn buried<T>(&self, webhook: &Webhook, result: Result<T, Fault>) -> Result<T, Fault> {
         if let Err(Fault::Rejected(rejection)) = &result
             && is_dead(Asked::Webhook, rejection.meaning)

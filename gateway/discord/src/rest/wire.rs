@@ -1,4 +1,4 @@
-//! One request and its answer, over HTTP. Says what is known of the request, and decides nothing.
+//! One HTTP request and its response. Reports what is known of the outcome, and makes no decisions.
 
 use super::settings::Settings;
 use crate::core::headers::{self, Said};
@@ -12,7 +12,7 @@ use reqwest::{Client, Method, RequestBuilder, Response};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-/// Why no request can be made at all.
+/// Reason why the client cannot be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CannotStart {
     /// The token cannot stand in a header.
@@ -20,26 +20,26 @@ pub enum CannotStart {
         "the bot's token is empty, or holds characters that no token has: take it anew from the developer portal"
     )]
     Token,
-    /// The name of the program cannot stand in a header.
+    /// The user agent cannot stand in a header.
     #[error("the user agent holds characters that a header cannot have")]
     UserAgent,
-    /// The HTTP client could not be made, for this reason.
+    /// The HTTP client could not be created, for this reason.
     #[error("no HTTP client: {0}")]
     Client(String),
 }
 
-/// What is known of a request that was made.
+/// Outcome of an HTTP exchange.
 #[derive(Debug)]
 pub(super) enum Exchange {
-    /// It was answered.
+    /// Discord responded.
     Answer { said: Said, body: Bytes },
-    /// It provably never reached Discord.
+    /// The request certainly did not reach Discord.
     NotSent { why: String },
-    /// Nobody knows.
+    /// The outcome is unknown: the request may have reached Discord.
     Lost { why: String },
 }
 
-/// The way to Discord.
+/// HTTP connection to Discord.
 pub(super) struct Wire {
     client: Client,
     api: String,
@@ -62,8 +62,8 @@ impl Wire {
     pub(super) fn new(settings: &Settings) -> Result<Self, CannotStart> {
         let token = authorization(&settings.token)?;
         let agent = HeaderValue::try_from(&settings.user_agent).map_err(|_| CannotStart::UserAgent)?;
-        // No proxy from the environment: the base address is the only way that a request can take. Nothing is
-        // repeated or followed behind our back, since only what is seen here can be counted.
+        // No proxy from the environment: the base URL is the only destination. No hidden retries or
+        // redirects, since each request must be counted.
         let client = Client::builder()
             .user_agent(agent)
             .connect_timeout(settings.connect)
@@ -97,7 +97,7 @@ impl Wire {
             request = request.header(AUTHORIZATION, token);
         }
         Ok(match payload {
-            // Discord wants a length where there could be a body.
+            // Discord requires a Content-Length for methods that may have a body.
             None if route.verb == Verb::Get || route.verb == Verb::Delete => request,
             None => request.body(Bytes::new()),
             Some(payload) if payload.files.is_empty() => request.json(&payload.json),
@@ -105,7 +105,7 @@ impl Wire {
         })
     }
 
-    /// Makes a request, and waits for its answer for no longer than this.
+    /// Sends a request and waits for its response, at most this long.
     pub(super) async fn exchange(
         &self,
         route: &Route,
@@ -127,7 +127,7 @@ impl Wire {
         let headers = response.headers().clone();
         match self.body(response).await {
             Ok(body) => Exchange::Answer { said: read(status, &headers, &body), body },
-            // A refusal is one whatever became of its words; of a success nobody knows what it said.
+            // A 4xx response is a refusal even without its body. Others are unclear without it.
             Err(_) if (400..500).contains(&status) => {
                 Exchange::Answer { said: read(status, &headers, b""), body: Bytes::new() }
             }
@@ -168,7 +168,7 @@ fn form(payload: &Payload) -> Result<Form, String> {
     Ok(form)
 }
 
-/// What went wrong, and why: without the address, which may hold a token.
+/// Text of an error and its innermost cause, without the address, which may hold a token.
 fn cause(error: reqwest::Error) -> String {
     let timed_out = error.is_timeout();
     let error = error.without_url();

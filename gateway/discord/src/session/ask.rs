@@ -56,20 +56,20 @@ struct Budget {
 /// HTTP client with timeouts, without redirects, and without a proxy for another address than Discord's own.
 ///
 /// # Errors
-/// When TLS or name lookup cannot be set up.
+/// [`Refused`] if TLS or name lookup cannot be set up.
 pub(super) fn client(base: &Base) -> Result<reqwest::Client, Refused> {
     let builder = reqwest::Client::builder()
         .user_agent(USER_AGENT)
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(TIMEOUT)
         .redirect(Policy::none());
-    // A proxy of the environment is another host.
+    // A proxy from the environment would be another host.
     let builder = if base.is_discords() { builder } else { builder.no_proxy() };
     builder.build().map_err(|error| Refused(format!("no client for requests could be made: {error}")))
 }
 
-/// Asks for the address of the gateway, and whether this number of sessions may be identified: `None` for one for each
-/// shard.
+/// Requests the gateway address, and checks that `sessions` more sessions may be identified; `None` for one
+/// per shard.
 pub(super) async fn gateway(client: &reqwest::Client, settings: &Settings, sessions: Option<u32>) -> Asked {
     let url = settings.base.at("/api/v10/gateway/bot");
     let request = client.get(url).header("Authorization", format!("Bot {}", settings.token.expose()));

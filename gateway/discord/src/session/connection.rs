@@ -28,25 +28,25 @@ const SEND_WITHIN: Duration = Duration::from_secs(10);
 /// Maximum time for the service to answer a close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
-/// A connection.
+/// Websocket connection to the gateway.
 pub(super) struct Connection(WebSocketStream<Either<TcpStream, TlsStream<TcpStream>>>);
 
-/// What a connection brings.
+/// Input from a connection.
 #[derive(Debug)]
 pub(super) enum Received {
     /// A text message.
     Text(String),
-    /// A message that is no text.
+    /// A message that is not text.
     NoText,
     /// The end of the connection.
     End(End),
 }
 
 impl Connection {
-    /// Connects to an address that was judged, `ws[s]://HOST[:PORT][/PATH]`. The caller bounds the time.
+    /// Connects to a checked address, `ws[s]://HOST[:PORT][/PATH]`. The caller must limit the time.
     ///
     /// # Errors
-    /// Why no connection could be made, without the address.
+    /// Reason why the connection failed, without the address.
     pub(super) async fn open(url: &str) -> Result<Self, String> {
         Self::open_trusting(url, RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }).await
     }
@@ -76,13 +76,13 @@ impl Connection {
     /// Sends a text message.
     ///
     /// # Errors
-    /// When the connection has ended, or takes nothing in time.
+    /// [`End`] if the connection has ended or a timeout occurs.
     pub(super) async fn send(&mut self, text: String) -> Result<(), End> {
         let sent = tokio::time::timeout(SEND_WITHIN, self.0.send(Message::Text(text))).await;
         sent.map_err(|_| End::Broken)?.map_err(|error| ended(&error))
     }
 
-    /// Receives the next message. Nothing is lost when this is dropped before it is done.
+    /// Receives the next message. Cancel safe.
     pub(super) async fn next(&mut self) -> Received {
         loop {
             return match self.0.next().await {
@@ -96,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection with a code and waits for the service to do the same.
+    /// Closes the connection with a code and waits for the service to close it as well.
     pub(super) async fn close(mut self, code: u16) {
         let frame = CloseFrame { code: code.into(), reason: "".into() };
         let closed = async {
@@ -151,11 +151,11 @@ mod tests {
     use tokio_rustls::rustls::ServerConfig;
     use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-    /// A certificate for `localhost` that is its own authority, and its key; for these tests alone.
+    /// Self-signed certificate for `localhost` and its key, for these tests only.
     const CERTIFICATE: &[u8] = include_bytes!("testdata/localhost.cert.der");
     const KEY: &[u8] = include_bytes!("testdata/localhost.key.der");
 
-    /// Accepts one websocket over TLS, and sends what it receives back.
+    /// Accepts one websocket over TLS, and echoes its messages.
     async fn server() -> String {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(KEY));
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -80,7 +80,7 @@ impl Intake {
         Self { sink, counts }
     }
 
-    /// Takes an event as it was read.
+    /// Passes on an event, and counts it. Unknown and unreadable ones are counted by kind.
     pub(super) fn take(&self, kind: &str, read: Result<Read, Unreadable>) {
         match read {
             Ok(Read::Events(events)) => events.into_iter().for_each(|event| self.count(event)),
@@ -117,7 +117,7 @@ impl Intake {
         self.counts.identifies.fetch_add(1, Relaxed);
     }
 
-    /// Reports that so many sessions were identified within an hour.
+    /// Reports that many sessions were identified within an hour.
     pub(super) fn alarm(&self, count: usize) {
         let text = format!(
             "{count} sessions were begun within an hour. Discord takes the token away from bots that go on like that \

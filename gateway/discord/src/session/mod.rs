@@ -1,14 +1,14 @@
-//! Gateway connection: a websocket for each shard, its session, its events in order.
+//! Gateway connections: one websocket for each shard, its session, and its events in order.
 //!
-//! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO, then RESUME or
-//! IDENTIFY, heartbeats, and another connection after each one that ended. Every connection has [`ANSWER_WITHIN`] to
-//! READY or RESUMED; then it is ended, and a new session is identified. The address is asked for by `ask` and judged by
-//! [`Base::gateway`], that of RESUME too. Nothing that takes events holds up a heartbeat: the queue (`pipe`) is
-//! bounded and drops.
+//! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO,
+//! then RESUME or IDENTIFY, heartbeats, and a reconnect after each end. Every connection has
+//! [`ANSWER_WITHIN`] to READY or RESUMED; otherwise it is ended, and a new session is identified. `ask`
+//! requests the gateway address, and [`Base::gateway`] checks it, also for RESUME. The event consumer cannot
+//! delay a heartbeat: the queue (`pipe`) is bounded and drops.
 //!
-//! Shards: as many as the service asks for, all in this process, each a task; they identify one after the other
-//! ([`IdentifyPace`]). A bot in so many guilds that one process does not do would need several of these gateways, each
-//! with a range of shards and with its own bindings; nothing here splits them.
+//! Shards: as many as the service recommends, all in this process, each as a task; they identify one after
+//! the other ([`IdentifyPace`]). A bot in too many guilds for one process would need several gateways, each
+//! with a range of shards and its own bindings; this module does not split them.
 
 mod ask;
 mod connection;
@@ -69,11 +69,11 @@ impl Clock {
     }
 }
 
-/// Keeps the sessions of a bot until `stop`, or until the other end of `sink` is dropped, or until another connection
-/// would be of no use. Events go into `sink`, whose other end never holds anything up.
+/// Keeps the sessions of a bot until `stop`, until the other end of `sink` is dropped, or until a new
+/// connection would be of no use. Puts events into `sink` without waiting.
 ///
 /// # Errors
-/// [`Failure`], which was sent as [`Event::Failed`] as well.
+/// [`Failure`], which is also sent as [`Event::Failed`].
 pub async fn run(settings: Settings, stop: CancellationToken, sink: Sink) -> Result<(), Failure> {
     let stop = stop.child_token();
     let shards = serve(settings, stop.clone(), sink.clone());
@@ -92,7 +92,7 @@ pub async fn run(settings: Settings, stop: CancellationToken, sink: Sink) -> Res
     result
 }
 
-/// Begins the shards and waits for their end. One that fails ends the others.
+/// Starts the shards and waits until all have ended. If one ends, the others are stopped.
 async fn serve(settings: Settings, stop: CancellationToken, sink: Sink) -> Result<(), Failure> {
     let client = ask::client(&settings.base).map_err(refused)?;
     let intake = Arc::new(Intake::new(sink, Arc::clone(&settings.counts)));
@@ -117,7 +117,7 @@ async fn serve(settings: Settings, stop: CancellationToken, sink: Sink) -> Resul
     result
 }
 
-/// Asks for the address of the gateway and the number of shards until there is an answer.
+/// Requests the gateway address and the number of shards until there is a response.
 async fn ask_first(
     client: &reqwest::Client,
     settings: &Settings,
@@ -142,7 +142,7 @@ fn panicked(error: &JoinError) -> Failure {
     Failure { code: None, what: format!("a task of the connection ended: {error}"), then }
 }
 
-/// The failure that an address stands for that would be wrong to use.
+/// Creates the failure for a refused address.
 fn refused(refused: Refused) -> Failure {
     let then =
         "Correct the base URL, or leave it out to talk to Discord itself; then start again.".to_owned();

@@ -10,7 +10,7 @@ use serenity::model::gateway::GatewayIntents;
 /// Name of this program in IDENTIFY.
 const PROGRAM: &str = "acp-host";
 
-/// Facts about a shard that its payloads hold.
+/// Properties of a shard that its payloads hold.
 #[derive(Debug, Clone)]
 pub(super) struct ShardIdentity {
     pub(super) token: Secret,

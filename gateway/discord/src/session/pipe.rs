@@ -1,4 +1,4 @@
-//! The two ends of the queue of events.
+//! Two ends of the event queue: [`Sink`] and [`Events`].
 
 use crate::core::event::Event;
 use crate::core::queue::{Put, Queue};
@@ -9,22 +9,22 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Something was put in, or no more will be.
+    /// Notified when an event is added.
     more: Notify,
-    /// Nobody takes any more.
+    /// Cancelled when the consumer is dropped.
     deaf: CancellationToken,
-    /// Nobody puts any more.
+    /// Cancelled when the last producer is dropped.
     over: CancellationToken,
 }
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // A queue is whole between any two of its steps.
+        // The queue is consistent after each call, so a poisoned lock is harmless.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where events are put. The last one that goes ends the stream.
+/// Producer end of the queue. Dropping the last clone ends the stream.
 #[derive(Debug, Clone)]
 pub struct Sink {
     shared: Arc<Shared>,
@@ -40,13 +40,13 @@ impl Drop for Last {
     }
 }
 
-/// Where events are taken, in their order.
+/// Consumer end of the queue, in order.
 #[derive(Debug)]
 pub struct Events {
     shared: Arc<Shared>,
 }
 
-/// A queue with room for so many events, and a tenth of it more for what people click and command.
+/// Creates a queue with this capacity, and a tenth of it as a reserve for clicks and commands.
 #[must_use]
 pub fn pipe(room: usize) -> (Sink, Events) {
     let over = CancellationToken::new();
@@ -60,24 +60,24 @@ pub fn pipe(room: usize) -> (Sink, Events) {
 }
 
 impl Sink {
-    /// Puts an event in. Never waits.
+    /// Adds an event without waiting.
     pub fn put(&self, event: Event) -> Put {
         let put = self.shared.queue().put(event);
         self.shared.more.notify_one();
         put
     }
 
-    /// Comes back when nobody takes events any more.
+    /// Waits until the consumer is dropped.
     pub async fn closed(&self) {
         self.shared.deaf.cancelled().await;
     }
 }
 
 impl Events {
-    /// The next event; none when the session is over and everything was taken.
+    /// Returns the next event, or `None` when all producers are dropped and the queue is empty.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
-            // Asked before the queue is looked at: what was put before the end is taken.
+            // Read before the queue, so that events added before the end are still returned.
             let over = self.shared.over.is_cancelled();
             if let Some(event) = self.shared.queue().take() {
                 return Some(event);
@@ -92,7 +92,7 @@ impl Events {
         }
     }
 
-    /// How many events wait.
+    /// Number of events in the queue.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.shared.queue().len()

@@ -15,10 +15,11 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 
-/// Permission to identify a session. Held until IDENTIFY is sent, so that shards begin one after the other.
+/// Permission to identify a session. Held until IDENTIFY is sent, so that shards identify one after the
+/// other.
 type Turn = Option<OwnedMutexGuard<IdentifyPace>>;
 
-/// What all shards of a bot share.
+/// State shared by all shards of a bot.
 #[derive(Clone)]
 pub(super) struct SharedState {
     pub(super) settings: Settings,
@@ -34,11 +35,11 @@ pub(super) struct Driver {
     shared: SharedState,
     shard: Shard,
     identity: ShardIdentity,
-    /// Address of the gateway; `None` where it is to be asked for.
+    /// Gateway address; `None` if it must be requested.
     url: Option<String>,
 }
 
-/// How a connection ended.
+/// End of a connection.
 enum ConnectionEnd {
     Stopped,
     Failed(Failure),
@@ -54,10 +55,10 @@ impl Driver {
         Self { shard: Shard::new(number, base, answer_ms), identity, url: Some(url), shared }
     }
 
-    /// Makes one connection after the other until it is stopped.
+    /// Runs one connection after the other until the driver is stopped.
     ///
     /// # Errors
-    /// [`Failure`] where another connection would end in the same way.
+    /// [`Failure`] if a new connection would end in the same way.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         let stop = self.shared.stop.clone();
         let mut pause = Duration::ZERO;
@@ -90,7 +91,7 @@ impl Driver {
         self.shared.intake.put(Event::Disconnected { why });
     }
 
-    /// Waits, and gets the address and the permission for the next connection.
+    /// Waits for the pause, and gets the address and the permission for the next connection.
     async fn prepare(&mut self, pause: Duration) -> Result<(String, Turn), Failure> {
         tokio::time::sleep(pause).await;
         while self.url.is_none() {
@@ -117,7 +118,7 @@ impl Driver {
         pace
     }
 
-    /// Makes a connection and serves it to its end.
+    /// Opens a connection and runs its protocol to the end.
     async fn serve(&mut self, url: &str, mut turn: Turn) -> ConnectionEnd {
         let stop = self.shared.stop.clone();
         self.shard.connecting(self.shared.clock.now());
@@ -173,7 +174,7 @@ impl Driver {
         }
     }
 
-    /// Comes back at the deadline of the shard.
+    /// Waits for the deadline of the shard.
     async fn due(&self) {
         match self.shard.deadline() {
             Some(at) => self.shared.clock.sleep_until(at).await,
@@ -184,7 +185,7 @@ impl Driver {
     async fn send(&self, connection: &mut Connection, payload: &Payload, turn: &mut Turn) -> Result<(), End> {
         let sent = connection.send(self.identity.encode(payload)).await;
         if *payload == Payload::Identify {
-            // Counted whether or not it arrived.
+            // Counted whether or not it was received.
             self.shared.intake.identified();
             let count = turn.take().and_then(|mut pace| pace.began(self.shared.clock.now()));
             count.into_iter().for_each(|count| self.shared.intake.alarm(count));
@@ -193,7 +194,7 @@ impl Driver {
     }
 }
 
-/// A random number from 0 up to 1, from the keys that the standard library draws for its hash maps.
+/// Returns a random number from 0 up to 1, from the random keys of the standard library's hash maps.
 fn chance() -> f64 {
     let drawn = RandomState::new().build_hasher().finish();
     let drawn = u32::try_from(drawn >> 32).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Budgets of Discord's, over real time.
+//! Discord's rate limits, in real time.
 
 use crate::server::{CARD, FINAL, Reply, Server, new_message};
 use acp_discord::core::errors::Meaning;
@@ -62,7 +62,7 @@ async fn who_would_wait_too_long_is_told_how_long() {
         "{retry_after:?}"
     );
     assert!(begin.elapsed() < Duration::from_secs(20));
-    // The next one knows without asking.
+    // The next request is limited without being sent.
     let limited = rest.create_message(HERE, &new_message("n", "x"), hasty).await;
     assert!(matches!(limited, Err(Fault::Limited { .. })), "{limited:?}");
     assert_eq!(server.lines().len(), 1);

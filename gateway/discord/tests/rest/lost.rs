@@ -1,4 +1,4 @@
-//! Answers that do not come, and what is known then.
+//! Lost responses, and the outcome that is reported.
 
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, message, new_message};
 use acp_discord::core::base::Base;
@@ -54,7 +54,7 @@ async fn an_echo_is_proof() {
 
 #[tokio::test]
 async fn what_never_left_is_known_not_to_have_been_sent() {
-    // A port on which nobody listens any more.
+    // A port without a listener.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap_or_else(|e| panic!("{e}"));
     let port = listener.local_addr().map(|a| a.port()).unwrap_or_default();
     drop(listener);
@@ -85,7 +85,7 @@ async fn what_does_no_harm_is_asked_once_more() {
         uncertain(rest.edit_message(HERE, Snowflake(5), &Body::text("x"), CARD).await);
         assert_eq!(server.lines().len(), 2);
         assert_eq!(rest.counts().retries.get("edit_message"), Some(&1));
-        // Nothing is uncertain about what only reads.
+        // The outcome of a read is never uncertain.
         let read = rest.message(HERE, Snowflake(5)).await;
         assert!(matches!(read, Err(Fault::Rejected(ref r)) if r.again()), "{read:?}");
     }
@@ -117,7 +117,7 @@ async fn who_drops_a_request_leaves_no_trace() {
         result = rest.create_message(HERE, &message, FINAL) => panic!("{result:?}"),
         () = server.reached(1) => {}
     }
-    // The next one is the writer of the channel.
+    // The next request becomes the writer of the channel.
     let sent = rest.create_message(HERE, &new_message("n2", "two"), FINAL).await;
     assert_eq!(sent, Ok(Posted { id: Snowflake(6), proof: Proof::Answer }));
     let counts = rest.counts();

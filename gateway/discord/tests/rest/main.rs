@@ -1,4 +1,4 @@
-//! Requests over real sockets, against a server that answers as it is told.
+//! Tests of the REST client over real sockets, against a scripted server.
 
 mod limits;
 mod lost;

@@ -1,4 +1,4 @@
-//! Who goes first, over real sockets.
+//! Order of requests, over real sockets.
 
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
 use acp_discord::core::errors::Meaning;
@@ -16,7 +16,7 @@ fn edit(rest: &Rest, text: &'static str) -> tokio::task::JoinHandle<Result<(), F
     tokio::spawn(async move { rest.edit_message(HERE, Snowflake(5), &Body::text(text), CARD).await })
 }
 
-/// Waits until so many requests wait in the queue.
+/// Waits until this many requests are in the queue.
 async fn waiting(rest: &Rest, count: usize) {
     let wait = async {
         while rest.counts().waiting != count {
@@ -40,7 +40,7 @@ async fn an_edit_that_waits_gives_way_and_a_final_waits_for_no_card() {
     waiting(&rest, 1).await;
     let third = edit(&rest, "3");
     assert_eq!(second.await.ok(), Some(Err(Fault::Superseded)));
-    // The card is not answered, and the final is sent all the same.
+    // The card has no response yet, and the final is sent all the same.
     assert!(rest.create_message(HERE, &new_message("n", "final"), FINAL).await.is_ok());
     server.open();
     assert_eq!(first.await.ok(), Some(Ok(())));
@@ -112,13 +112,13 @@ async fn a_full_queue_says_so() {
     waiting(&rest, 1).await;
     let limited = rest.create_message(HERE, &new_message("n", "x"), FINAL).await;
     assert_eq!(limited, Err(Fault::Limited { retry_after: Duration::from_secs(1) }));
-    // Whoever leaves makes room.
+    // A dropped request frees its place.
     waits.abort();
     waiting(&rest, 0).await;
     stuck.into_iter().for_each(|stuck| stuck.abort());
 }
 
-/// A message that waits for its turn is given back, unsent, when somebody puts its thread away; other threads go on.
+/// A queued message fails unsent when its thread is archived; other threads are not affected.
 #[tokio::test]
 async fn what_waits_for_a_thread_that_is_put_away_is_given_back() {
     let server = Server::start(|number, _| match number {
@@ -135,7 +135,7 @@ async fn what_waits_for_a_thread_that_is_put_away_is_given_back() {
     server.reached(1).await;
     waiting(&rest, 1).await;
     rest.put_away(HERE, true);
-    // A webhook would take it out as well.
+    // A webhook message would unarchive the thread as well.
     let hook = Webhook { id: Snowflake(8), token: Secret::new("t".to_owned()) };
     let (body, persona) = (Body::text("n"), Persona::default());
     let through = rest.execute_webhook(&hook, Some(HERE), Snowflake(3), &body, &persona, FINAL).await.err();

@@ -1,4 +1,4 @@
-//! What Discord refuses, and what that means.
+//! Refusals by Discord, and their meaning.
 
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, new_message};
 use acp_discord::core::embed::Embed;
@@ -90,10 +90,10 @@ async fn a_dead_webhook_is_never_asked_again() {
         assert_eq!(meaning(sent), gone);
     }
     assert_eq!(server.lines().len(), 2, "{:?}", server.lines());
-    // The same one with another token is another matter, and no token of ours was refused.
+    // The same webhook with another token is usable, and the bot's own token was not refused.
     let sent = rest.execute_webhook(&hook(9, "new"), None, HERE, &body, &persona, FINAL).await;
     assert!(sent.is_ok(), "{sent:?}");
-    // One that is listed all the same is asked once more; one that does not exist, whatever its token, is not.
+    // A webhook with a refused token is tried once more after `revive`; one that does not exist is not.
     for (hook, requests) in [(hook(9, "old"), 4), (hook(8, "t"), 4)] {
         rest.revive(&hook);
         for _ in 0..2 {
@@ -167,7 +167,7 @@ async fn files_go_beside_the_message() {
     message.body.files.push(file);
     let rest = server.rest();
     assert!(rest.create_message(HERE, &message, FINAL).await.is_ok());
-    // The second attempt has all that the first had.
+    // The retry has the same content as the first attempt.
     let asked = server.asked();
     assert_eq!(asked.len(), 2);
     for asked in asked {
@@ -236,7 +236,7 @@ async fn answers_are_read() {
     assert_eq!(patch, Some(json!({"archived": false})));
 }
 
-/// What cannot be read of a history is left out, and counted.
+/// Messages of a history that cannot be parsed are left out and counted.
 #[tokio::test]
 async fn a_history_is_read_past_what_cannot_be_read() {
     let server = Server::start(|_, _| {

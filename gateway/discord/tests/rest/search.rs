@@ -1,4 +1,4 @@
-//! Messages of which nobody knows whether they were sent are looked for.
+//! Search for messages with an unknown outcome.
 
 use crate::server::{Asked, Reply, Server, message};
 use acp_discord::core::ids::Snowflake;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 
 const HERE: Snowflake = Snowflake(1);
-/// A moment in 2026, in milliseconds since 1970.
+/// A time in 2026, in milliseconds since the Unix epoch.
 const SENT_MS: u64 = 1_790_000_000_000;
 
 fn search(known: &[u64]) -> Search {
@@ -24,12 +24,12 @@ fn search(known: &[u64]) -> Search {
     Search { channel: HERE, first_attempt_ms: SENT_MS, skew_ms: 10_000, wanted }
 }
 
-/// The id of the n-th message since the first attempt.
+/// Returns the id of the n-th message since the first attempt.
 fn id(n: u64) -> u64 {
     Snowflake::from_ms(SENT_MS).0 + n
 }
 
-/// Answers as a channel with these messages does.
+/// Serves the history of a channel with these messages.
 fn channel(messages: Vec<Value>, readable: bool) -> impl FnMut(usize, &Asked) -> Reply + Send {
     move |_, asked| {
         if !asked.path.contains("/messages") {
@@ -52,7 +52,7 @@ fn channel(messages: Vec<Value>, readable: bool) -> impl FnMut(usize, &Asked) ->
             Some(_) => page.truncate(limit),
             None => drop(page.drain(..page.len().saturating_sub(limit))),
         }
-        // The newest first.
+        // Newest message first.
         page.reverse();
         Reply::json(200, Value::Array(page))
     }
@@ -88,7 +88,7 @@ async fn who_may_not_read_knows_nothing() {
     let server = Server::start(channel(vec![message(id(3), 9, "talk")], false)).await;
     let looked = server.rest().lookup(&search(&[])).await;
     assert!(matches!(&looked, Lookup::Unknown { why } if why.contains("Read Message History")), "{looked:?}");
-    // Nothing was said since then: that is known all the same.
+    // No message since the first attempt: known even without the permission.
     let early = message(Snowflake::from_ms(SENT_MS - 60_000).0, 9, "talk");
     let server = Server::start(channel(vec![early], false)).await;
     assert_eq!(server.rest().lookup(&search(&[])).await, Lookup::Absent);

@@ -1,4 +1,4 @@
-//! No token is in anything that is shown, and none goes where it is not needed.
+//! Tokens are in no output, and no token is sent to a route that does not need it.
 
 use crate::server::{CARD, FINAL, Reply, Server, TOKEN, new_message};
 use acp_discord::core::base::Base;

@@ -1,4 +1,4 @@
-//! A server that answers as it is told, and remembers what it was asked.
+//! Scripted HTTP server that records its requests.
 
 use acp_discord::core::base::Base;
 use acp_discord::core::message::{Body, NewMessage};
@@ -23,7 +23,7 @@ pub(crate) const PATIENT: Duration = Duration::from_secs(20);
 pub(crate) const FINAL: Turn = Turn::new(Priority::Final, PATIENT);
 pub(crate) const CARD: Turn = Turn::new(Priority::Card, PATIENT);
 
-/// One request as it came.
+/// Received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) method: String,
@@ -47,7 +47,7 @@ impl Asked {
     }
 }
 
-/// What is answered.
+/// Scripted response.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     Answer {
@@ -55,11 +55,11 @@ pub(crate) enum Reply {
         headers: Vec<(&'static str, String)>,
         body: String,
     },
-    /// Once the gate is opened.
+    /// Responds when the gate is opened.
     Gated(Box<Reply>),
-    /// Nothing, for ever.
+    /// Never responds.
     Never,
-    /// The connection ends without an answer.
+    /// Closes the connection without a response.
     Cut,
 }
 
@@ -114,7 +114,7 @@ struct Shared {
     news: Notify,
 }
 
-/// A server on a port of its own.
+/// Server on its own port.
 #[derive(Clone)]
 pub(crate) struct Server {
     shared: Arc<Shared>,
@@ -122,7 +122,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers the n-th request, counted from 0, with what the script says.
+    /// Starts a server that answers the n-th request, counted from 0, as scripted.
     pub(crate) async fn start(script: impl FnMut(usize, &Asked) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap_or_else(|e| panic!("bind: {e}"));
         let port = listener.local_addr().unwrap_or_else(|e| panic!("address: {e}")).port();
@@ -147,7 +147,7 @@ impl Server {
         Self { shared, port }
     }
 
-    /// Answers one after another; the last one again and again.
+    /// Starts a server that sends these responses in order, and repeats the last one.
     pub(crate) async fn list(replies: Vec<Reply>) -> Self {
         Self::start(move |number, _| replies.get(number).or(replies.last()).cloned().unwrap_or(Reply::Never))
             .await
@@ -172,7 +172,7 @@ impl Server {
         self.asked().iter().map(Asked::line).collect()
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until this many requests have arrived.
     pub(crate) async fn reached(&self, count: usize) {
         let wait = async {
             loop {
@@ -187,7 +187,7 @@ impl Server {
         assert!(came.is_ok(), "{count} requests expected: {:?}", self.lines());
     }
 
-    /// Lets one gated answer go.
+    /// Releases one gated response.
     pub(crate) fn open(&self) {
         self.shared.gate.notify_one();
     }

@@ -1,4 +1,4 @@
-//! A session as a test holds it.
+//! A session under test.
 
 use crate::script::Server;
 use acp_discord::core::base::Base;
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Seconds to READY or RESUMED here.
+/// Timeout to READY or RESUMED in these tests, in seconds.
 const ANSWER_SECONDS: u64 = 5;
-/// How long anything may take on a busy machine.
+/// Maximum duration of any step on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bot {
@@ -45,7 +45,7 @@ impl Bot {
         next.expect("an event comes soon").expect("the session goes on")
     }
 
-    /// Passes over events until one is as asked.
+    /// Skips events until `wanted` returns a value.
     pub(crate) async fn until<T>(&mut self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(&self.next().await) {

@@ -1,4 +1,4 @@
-//! The session against gateways that do odd things.
+//! The session against gateways that misbehave.
 
 #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -96,7 +96,7 @@ async fn fatal_codes_end_it_with_words() {
     }
 }
 
-/// Acknowledges heartbeats, and answers nothing else, whatever is asked for.
+/// Acknowledges heartbeats and answers no other payload.
 async fn say_nothing(mut conn: Conn) -> u64 {
     let op = conn.greet(1_000).await;
     conn.keep().await;
@@ -115,7 +115,7 @@ async fn an_unanswered_resume_ends_in_a_new_session() {
                     conn.text(json!({ "op": 9, "d": true, "s": null, "t": null }).to_string()).await;
                     conn.keep().await;
                 }
-                // RESUME, and then an IDENTIFY: neither is answered.
+                // RESUME, then IDENTIFY: both stay unanswered.
                 1 | 2 => drop(asked.send(say_nothing(conn).await).await),
                 _ => {
                     conn.begin().await;
@@ -164,7 +164,7 @@ async fn a_connection_that_is_dropped_twice_is_made_again() {
                 conn.begin().await;
                 conn.dispatch("MESSAGE_CREATE", script::message(1)).await;
             }
-            // Accepted, and gone at once: what a load balancer without a service behind it does.
+            // Accepts and closes at once, like a load balancer without a backend.
             1 => {}
             _ => {
                 conn.begin().await;
@@ -270,7 +270,7 @@ async fn who_takes_no_events_stalls_no_heartbeat_and_learns_what_is_missing() {
     })
     .await;
     let mut bot = bot(&server, 8);
-    // Everything was received while nobody took anything, and it is still alive afterwards.
+    // The session received everything while the consumer took nothing, and still runs.
     let mut after = 0;
     while after < 2 {
         let seq: Value =

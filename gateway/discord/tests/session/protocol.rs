@@ -1,4 +1,4 @@
-//! Order and time of what is sent, and what follows each end of a connection.
+//! Order and timing of payloads, and the reaction to each end of a connection.
 
 use crate::bot::{SOON, bot, eventually};
 use crate::script::{self, Conn, Server};
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// A service that does `first` with the first session, once it has begun, and resumes or begins each other one.
-/// Answers the service, and what each connection was begun with.
+/// Starts a service that runs `first` on the first session once it has begun, and that begins or resumes all
+/// other sessions. Returns the service, and a channel with the first payload of each connection.
 async fn service<F, P>(first: P) -> (Server, mpsc::Receiver<Value>)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -35,7 +35,7 @@ async fn soon(asked: &mut mpsc::Receiver<Value>) -> Value {
     asked.expect("a connection comes soon").expect("the service goes on")
 }
 
-/// The opcode of what the second connection is begun with, after `first` was done with the first one.
+/// Returns the first payload of the second connection, after `first` has run on the first one.
 async fn follows<F, P>(first: P) -> Value
 where
     F: Future<Output = ()> + Send + 'static,
@@ -65,7 +65,7 @@ async fn resume_is_sent_after_hello_and_nothing_before() {
                 conn.dispatch("MESSAGE_CREATE", script::message(1)).await;
                 conn.text(json!({ "op": 7, "d": null, "s": null, "t": null }).to_string()).await;
             } else {
-                // A client that does not wait for HELLO has sent something by now.
+                // A client that does not wait for HELLO has sent a payload by now.
                 let early = conn.silence(Duration::from_millis(500)).await;
                 let begun = conn.greeted(3_600_000).await;
                 let _ = asked.send((early, begun)).await;
@@ -79,7 +79,7 @@ async fn resume_is_sent_after_hello_and_nothing_before() {
     bot.ready().await;
     bot.until(|event| matches!(event, Event::Resumed).then_some(())).await;
     assert_eq!(second.recv().await, Some((None, Some(resume(2)))));
-    // The session was kept: it was not closed with 1000 or 1001.
+    // The session is still valid: the connection was not closed with 1000 or 1001.
     assert_eq!(*server.closed.lock().expect("lock"), [4000]);
     assert_eq!((bot.counts.now().identifies, bot.counts.now().resumes), (1, 1));
     bot.end().await.expect("stopped");
@@ -134,7 +134,7 @@ async fn a_heartbeat_without_an_answer_is_a_reason_to_resume() {
     assert_eq!(bot.next().await, Event::Resumed);
     assert_eq!(soon(&mut begun).await["op"], 2);
     assert_eq!(soon(&mut begun).await, resume(1));
-    // One was sent, and not another one before it was answered.
+    // One heartbeat was sent, and no second one before the acknowledgement.
     assert_eq!(beats.lock().expect("lock").len(), 1);
     bot.end().await.expect("stopped");
 }
@@ -185,7 +185,7 @@ async fn a_connection_that_is_cut_inside_of_a_message_is_resumed() {
     assert_eq!(begun.await, resume(2));
 }
 
-/// RESUME would bring it again.
+/// RESUME would bring the message again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_is_too_large_costs_the_session() {
     let begun = follows(|mut conn| async move {

@@ -1,5 +1,5 @@
-//! A gateway that does what a test says, step by step: for what no service does on purpose. The strict fake of the
-//! system's tests is the double for everything else.
+//! Gateway scripted step by step, for behaviour that no real service shows on purpose. All other tests use
+//! the strict fake of the system tests.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
@@ -14,25 +14,25 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
-/// Time before HELLO in which a client has to send nothing.
+/// Time before HELLO in which a client must send nothing.
 const BEFORE_HELLO: Duration = Duration::from_millis(50);
 
 type Play = Arc<dyn Fn(usize, Conn) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// What the service answers when asked for its gateway.
+/// Response of the service to a request for the gateway address.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Value,
 }
 
-/// The service, for as long as the test's runtime.
+/// Service that runs as long as the test's runtime.
 pub(crate) struct Server {
     address: String,
-    /// Websockets that were accepted.
+    /// Number of accepted websockets.
     connections: Arc<AtomicUsize>,
-    /// Codes with which clients closed.
+    /// Close codes sent by clients.
     pub(crate) closed: Arc<Mutex<Vec<u16>>>,
-    /// Payloads that clients sent before HELLO. A test with any fails.
+    /// Payloads that clients sent before HELLO. Any such payload fails the test.
     early: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -44,7 +44,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// One that says it is its own gateway. `play` gets each connection with its number.
+    /// Starts a service that names itself as its gateway. `play` gets each connection with its number.
     pub(crate) async fn start<F, P>(play: P) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -53,7 +53,7 @@ impl Server {
         Self::answering(|address| good(&format!("ws://{address}")), play).await
     }
 
-    /// One with another answer.
+    /// Starts a service with another response.
     pub(crate) async fn answering<F, P>(answer: impl FnOnce(&str) -> Answer, play: P) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -92,7 +92,7 @@ impl Server {
     }
 }
 
-/// A good answer with this gateway.
+/// Valid response with this gateway.
 pub(crate) fn good(url: &str) -> Answer {
     let limit = json!({ "total": 1000, "remaining": 900, "reset_after": 60_000, "max_concurrency": 1 });
     Answer { status: 200, body: json!({ "url": url, "shards": 1, "session_start_limit": limit }) }
@@ -127,7 +127,7 @@ async fn serve(
     play(number, Conn { socket, seq: 0, closed, early }).await;
 }
 
-/// One websocket.
+/// Websocket.
 pub(crate) struct Conn {
     socket: WebSocketStream<TcpStream>,
     seq: u64,
@@ -140,13 +140,14 @@ impl Conn {
         let _ = self.socket.send(Message::Text(text.into())).await;
     }
 
-    /// HELLO, and waits for IDENTIFY or RESUME; answers which.
+    /// Sends HELLO and waits for IDENTIFY or RESUME. Returns its opcode.
     pub(crate) async fn greet(&mut self, heartbeat_ms: u64) -> u64 {
         let payload = self.greeted(heartbeat_ms).await;
         payload.and_then(|payload| payload["op"].as_u64()).unwrap_or(0)
     }
 
-    /// The same, and answers the whole payload. Before HELLO the client has some time to send what it must not send.
+    /// Like `greet`, but returns the whole payload. Before HELLO, waits for payloads that the client must not
+    /// send.
     pub(crate) async fn greeted(&mut self, heartbeat_ms: u64) -> Option<Value> {
         let early = self.silence(BEFORE_HELLO).await;
         let hello = json!({ "op": 10, "d": { "heartbeat_interval": heartbeat_ms }, "s": null, "t": null });
@@ -162,14 +163,14 @@ impl Conn {
         }
     }
 
-    /// Sends nothing for so long; answers what the client sent, which it must not before HELLO.
+    /// Sends nothing for this time. Returns a payload of the client, which must not send any before HELLO.
     pub(crate) async fn silence(&mut self, time: Duration) -> Option<Value> {
         let early = tokio::time::timeout(time, self.next()).await.ok().flatten();
         self.early.lock().expect("lock").extend(early.clone());
         early
     }
 
-    /// A whole beginning, with heartbeats so rare that nothing is noticed by them.
+    /// Begins a session, with a heartbeat interval too long to matter.
     pub(crate) async fn begin(&mut self) {
         self.greet(3_600_000).await;
         self.dispatch("READY", ready()).await;
@@ -180,12 +181,12 @@ impl Conn {
         self.text(json!({ "op": 0, "t": name, "s": self.seq, "d": data }).to_string()).await;
     }
 
-    /// Leaves out so many numbers.
+    /// Skips this many sequence numbers.
     pub(crate) fn skip(&mut self, numbers: u64) {
         self.seq += numbers;
     }
 
-    /// The beginning of a text message of this size.
+    /// Sends the beginning of a text message of this size.
     pub(crate) async fn part_of_a_message(&mut self, size: u64) {
         let mut frame = vec![0x81, 127];
         frame.extend(size.to_be_bytes());
@@ -193,7 +194,7 @@ impl Conn {
         let _ = self.socket.get_mut().write_all(&frame).await;
     }
 
-    /// Many at once: one write.
+    /// Sends many events in one write.
     pub(crate) async fn burst(&mut self, events: impl Iterator<Item = (&'static str, Value)>) {
         for (name, data) in events {
             self.seq += 1;
@@ -203,7 +204,7 @@ impl Conn {
         let _ = self.socket.flush().await;
     }
 
-    /// What the client sends next; heartbeats are answered.
+    /// Returns the next payload of the client. Acknowledges heartbeats.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         let payload = self.unanswered().await?;
         if payload["op"] == json!(1) {
@@ -212,7 +213,7 @@ impl Conn {
         Some(payload)
     }
 
-    /// What the client sends next; nothing is answered.
+    /// Returns the next payload of the client, without any response.
     pub(crate) async fn unanswered(&mut self) -> Option<Value> {
         loop {
             match self.socket.next().await? {
@@ -226,12 +227,12 @@ impl Conn {
         }
     }
 
-    /// Serves heartbeats until the client goes.
+    /// Acknowledges heartbeats until the client disconnects.
     pub(crate) async fn keep(mut self) {
         while self.next().await.is_some() {}
     }
 
-    /// Closes, with a code or without any.
+    /// Closes the connection, with or without a code.
     pub(crate) async fn close(mut self, code: Option<u16>) {
         let frame = code.map(|code| CloseFrame { code: code.into(), reason: "".into() });
         let _ = self.socket.send(Message::Close(frame)).await;
@@ -261,7 +262,7 @@ pub(crate) fn message(id: u64) -> Value {
     })
 }
 
-/// A click, with no more fields than are needed.
+/// Click with the required fields only.
 pub(crate) fn click_without_locale(id: u64) -> Value {
     json!({
         "id": id.to_string(), "application_id": "2", "type": 3, "token": "hunter2", "version": 1, "channel_id": "10",

@@ -28,13 +28,13 @@ fn before_the_first_answer_requests_go_one_at_a_time() {
     buckets.answered(ms(50), &first, Some(&budget(5, 4, 5000)), true);
     let permits: Vec<Permit> = (0..4).map(|_| take(&mut buckets, 60, "post", 1)).collect();
     assert_eq!(buckets.ready(ms(60), "post", &at(1)), Ready::At(ms(5050)));
-    // Another channel has a bucket of its own, of which nothing is known yet.
+    // Another channel has a bucket of its own, without a response yet.
     take(&mut buckets, 60, "post", 2);
     assert_eq!(buckets.ready(ms(60), "post", &at(2)), Ready::AfterAnswer);
     for (left, permit) in permits.iter().enumerate() {
         buckets.answered(ms(70), permit, Some(&budget(5, u32::try_from(left).unwrap_or(0), 4990)), true);
     }
-    // The answers that came later moved the end of the window by their delay.
+    // The later responses moved the end of the window by their delay.
     assert_eq!(buckets.ready(ms(5059), "post", &at(1)), Ready::At(ms(5060)));
     assert_eq!(buckets.ready(ms(5060), "post", &at(1)), Ready::Now);
 }
@@ -56,13 +56,13 @@ fn kinds_that_share_a_bucket_share_what_is_left() {
 fn kinds_without_a_budget_go_as_they_come() {
     let mut buckets = Buckets::default();
     let failed = take(&mut buckets, 0, "callback", 1);
-    // An error without a budget says nothing.
+    // An error without rate-limit headers does not make the route unlimited.
     buckets.answered(ms(10), &failed, None, false);
     let first = take(&mut buckets, 10, "callback", 1);
     assert_eq!(buckets.ready(ms(10), "callback", &Major::Channel(1)), Ready::AfterAnswer);
     buckets.answered(ms(20), &first, None, true);
     let permits = [take(&mut buckets, 20, "callback", 1), take(&mut buckets, 20, "callback", 1)];
-    // One that is refused has a budget all the same.
+    // After a refusal the route has a limit.
     buckets.refused(ms(30), &permits[0], None, ms(500));
     assert_eq!(buckets.ready(ms(40), "callback", &Major::Channel(1)), Ready::At(ms(530)));
     assert_eq!(buckets.ready(ms(530), "callback", &Major::Channel(1)), Ready::Now);
@@ -106,7 +106,7 @@ fn idle_buckets_are_forgotten() {
     assert!(buckets.len() <= super::BUCKETS_MAX + 1, "{}", buckets.len());
 }
 
-/// The bucket of a service: a window begins with the first request after the last one's end.
+/// Bucket of a simulated server. A window begins with the first request after the end of the last one.
 struct Server {
     limit: u32,
     window: u64,
@@ -115,7 +115,7 @@ struct Server {
 }
 
 impl Server {
-    /// What is left after this request, and for how long the window lasts; none: it was one too many.
+    /// Counts a request. Returns the state of the bucket, or `None` if the request exceeds the limit.
     fn count(&mut self, now: u64) -> Option<Budget> {
         if now >= self.ends {
             self.used = 0;
@@ -127,7 +127,7 @@ impl Server {
     }
 }
 
-/// One request on its way: when it reaches the service, and when its answer is here.
+/// Request in flight: times of its arrival at the server and of its response.
 #[derive(Debug)]
 struct Flight {
     reaches: u64,
@@ -157,7 +157,7 @@ fn tries() -> impl Strategy<Value = Vec<Try>> {
     prop::collection::vec(one, 1..120)
 }
 
-/// Lets time go on to `until`: requests reach the service and answers come, each at its time.
+/// Advances the time to `until`: requests arrive at the server, and responses arrive, each at its time.
 fn pass_time(
     flights: &mut Vec<Flight>,
     server: &mut Server,
@@ -189,15 +189,15 @@ fn pass_time(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever the order and the delay of requests and answers, and whatever is lost: none is one too many, and
-    /// all get through in the end.
+    /// For any order, delay and loss of requests and responses, no request exceeds the limit, and all
+    /// requests are sent in the end.
     #[test]
     fn no_request_is_one_too_many(limit in 1_u32..8, window in 100_u64..6000, tries in tries()) {
         let mut server = Server { limit, window, used: 0, ends: 0 };
         let mut buckets = Buckets::default();
         let mut flights = Vec::new();
         let (mut now, major) = (0, Major::Channel(1));
-        // Of a window that nobody described nothing can be known: the first request is answered.
+        // Nothing is known about the window at first, so the first request always gets a response.
         for (number, try_) in tries.iter().enumerate() {
             now += try_.pause;
             let mut waits = 0;
@@ -222,7 +222,7 @@ proptest! {
         pass_time(&mut flights, &mut server, &mut buckets, u64::MAX).map_err(TestCaseError::fail)?;
     }
 
-    /// One request after another uses the budget in full: no window is left half used by somebody in a hurry.
+    /// Requests in sequence use the whole limit: no window is left half used.
     #[test]
     fn a_budget_is_used_in_full(limit in 1_u32..8, window in 1000_u64..6000, delay in 1_u64..40) {
         let mut server = Server { limit, window, used: 0, ends: 0 };
@@ -241,11 +241,11 @@ proptest! {
             buckets.answered(ms(now), &permit, left.as_ref(), true);
             sent += 1;
         }
-        // In each window of the service, but for the way there and back.
+        // Nearly the limit in each window of the server, less the round-trip times.
         prop_assert!(sent >= 17 * limit, "{sent} of {}", 20 * limit);
     }
 
-    /// However late requests reach the service: in no second of its own are there more than the budget.
+    /// For any delay of requests, no second on the server's side has more requests than the limit.
     #[test]
     fn the_global_budget_holds_in_any_second(places in 1_u32..10, tries in tries()) {
         let mut global = Global::new(places, ms(1000));

@@ -1,29 +1,30 @@
-//! What Discord refuses when commands are registered, found out before (documentation, "Application Commands").
+//! Checks of slash commands against Discord's limits before registration (documentation, "Application
+//! Commands").
 
 use super::{Kind, Param, Place, Spec, Takes};
 use std::collections::BTreeSet;
 use std::fmt;
 
 const COMMANDS_MAX: usize = 100;
-/// Of options, verbs and choices.
+/// Maximum number of options, subcommands or choices in one list.
 const LIST_MAX: usize = 25;
 const NAME_MAX: usize = 32;
 const SAYS_MAX: usize = 100;
 const CHOICE_MAX: usize = 100;
 const TEXT_MAX: u32 = 6000;
-/// Names, descriptions and values of one command with all that is in it.
+/// Maximum total length of the names, descriptions and values of one command.
 const ALL_MAX: usize = 8000;
-/// A command, a group, a subcommand.
+/// Maximum depth: command, group, subcommand.
 const DEPTH_MAX: usize = 3;
-/// Whole numbers are as exact as a double holds them.
+/// Bound of integer options: Discord carries them as doubles.
 const INTEGER_MAX: i64 = 1 << 53;
 
-/// What is wrong with a description of commands.
+/// Defect in a description of commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
-    /// Where, e.g. `acp spawn cwd`.
+    /// Path of the part, e.g. `acp spawn cwd`.
     pub at: String,
-    /// What.
+    /// Description of the defect.
     pub what: String,
 }
 
@@ -35,10 +36,10 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Looks for everything that would be refused, and for what could not be turned back into a line.
+/// Checks commands against Discord's limits, and whether each can be converted back to a text line.
 ///
 /// # Errors
-/// The first thing that is [`Broken`].
+/// [`Broken`] for the first defect.
 pub fn check(commands: &[Spec]) -> Result<(), Broken> {
     let at = Path(Vec::new());
     at.unique(commands.iter().map(|command| command.name.as_str()))?;
@@ -70,7 +71,7 @@ fn weight_of(param: &Param) -> usize {
     chars(&param.name) + chars(&param.says) + choices
 }
 
-/// Where in the tree we are.
+/// Position in the tree of commands.
 struct Path<'a>(Vec<&'a str>);
 
 impl<'a> Path<'a> {
@@ -103,7 +104,7 @@ impl<'a> Path<'a> {
         self.at_most(&format!("characters of {what}"), chars(text), max)
     }
 
-    /// Discord takes small letters of many scripts; the commands here need these only.
+    /// Discord permits lower-case letters of many scripts; the commands here need only these.
     fn name(&self, name: &str) -> Result<(), Broken> {
         self.text("name", name, NAME_MAX)?;
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');

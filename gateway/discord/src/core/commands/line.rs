@@ -1,18 +1,19 @@
-//! From what somebody chose to the line that they could have typed.
+//! Conversion of a slash command to the equivalent text command line.
 //!
-//! The line is read by rules of words that shells have made known: white space parts them, quotes hold them together,
-//! a backslash outside of single quotes takes the next character as it is. What has two dashes in front is a flag, and
-//! after `--` alone nothing is.
+//! The line follows shell-like rules: white space separates words, quotes group them, and a backslash outside
+//! of single quotes escapes the next character. A word with two leading dashes is a flag; after a lone `--`,
+//! words are never flags.
 
 use super::{Param, Place, Spec, Takes};
 use crate::core::event::{Command, Given, Value};
 use std::fmt;
 
-/// Characters that mean something in a word besides white space: quotes, as they are and as keyboards bend them.
+/// Characters with a special meaning in a word, besides white space: straight quotes, curly quotes,
+/// backslash.
 const MEANT: [char; 6] = ['"', '\'', '\\', '\u{201C}', '\u{201D}', '\u{201E}'];
 
-/// Why a command cannot be turned into a line: it is none of those that were registered last. Discord goes on showing
-/// older ones for a while.
+/// Reason why a slash command cannot be converted to a line: it is not one of those registered last. Discord
+/// shows older commands for some time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotTyped(pub String);
 
@@ -24,10 +25,10 @@ impl fmt::Display for NotTyped {
 
 impl std::error::Error for NotTyped {}
 
-/// The line of a command. What stands beside the line is left out of it.
+/// Converts a command to a line. File options are not part of the line.
 ///
 /// # Errors
-/// [`NotTyped`] for what is not in the description.
+/// [`NotTyped`] if the command, a subcommand or an option is unknown.
 pub fn line(specs: &[Spec], command: &Command) -> Result<String, NotTyped> {
     let mut out = format!("/{}", command.name);
     let mut spec = find(specs, &command.name)?;
@@ -55,7 +56,7 @@ fn find<'a>(specs: &'a [Spec], name: &str) -> Result<&'a Spec, NotTyped> {
     specs.iter().find(|spec| spec.name == name).ok_or_else(|| NotTyped(format!("there is no `{name}`")))
 }
 
-/// The parts after the verb, in their order.
+/// Returns the parts after the subcommand, in the order of the line.
 fn parts(params: &[Param], given: &[Given]) -> Result<Vec<String>, NotTyped> {
     let mut words = Vec::new();
     let mut flags = Vec::new();
@@ -74,7 +75,7 @@ fn parts(params: &[Param], given: &[Given]) -> Result<Vec<String>, NotTyped> {
     words.retain(|(_, word)| !word.is_empty());
     words.sort_unstable();
     let rest = rest.filter(|rest| !rest.is_empty());
-    // A word that begins like a flag stands behind all flags and `--`; so does a text, after which nothing is read.
+    // Words or a text that look like flags go behind all flags and `--`. A text goes last.
     let guarded = rest.as_deref().is_some_and(odd) || words.iter().any(|(_, word)| odd(word));
     let guard = guarded.then(|| "--".to_owned());
     let words = words.into_iter().map(|(_, word)| quoted(&word));
@@ -85,12 +86,12 @@ fn parts(params: &[Param], given: &[Given]) -> Result<Vec<String>, NotTyped> {
     })
 }
 
-/// Whether a text begins in a way that might be read as a flag or as the end of flags.
+/// True if the text begins in a way that might be read as a flag or as the end of the flags.
 fn odd(text: &str) -> bool {
     text.chars().next().is_some_and(|first| !first.is_alphanumeric())
 }
 
-/// A value as it is typed; none for what cannot be.
+/// Text of a value, or `None` if it cannot be typed.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::Text(text) => Some(text.clone()),
@@ -102,7 +103,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// A flag, unless it says nothing.
+/// Formats a flag, or returns `None` for `false` or an empty text.
 fn flag(name: &str, value: &Value, text: &str) -> Option<String> {
     match value {
         Value::Bool(yes) => yes.then(|| format!("--{name}")),
@@ -112,7 +113,7 @@ fn flag(name: &str, value: &Value, text: &str) -> Option<String> {
     }
 }
 
-/// A word that is read as this text.
+/// Quotes a text where necessary, to be read as one word.
 fn quoted(text: &str) -> String {
     if !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || MEANT.contains(&c)) {
         return text.to_owned();

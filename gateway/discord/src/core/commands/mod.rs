@@ -1,8 +1,8 @@
-//! Slash commands as data: from a description that knows nothing of Discord to what is registered there, and from
-//! what somebody chose back to the one line that they could have typed.
+//! Slash commands as data: converts a description independent of Discord to a registration, and a received
+//! slash command to the equivalent text line.
 //!
-//! A slash command is another keyboard for the text command of the same name, and nothing more: whatever is decided is
-//! decided about the line.
+//! A slash command is only another way to enter the text command of the same name. All decisions are made on
+//! the line.
 
 mod limits;
 mod line;
@@ -12,89 +12,89 @@ pub use line::{NotTyped, line};
 
 use serde_json::{Value as Json, json};
 
-/// A command, a group of subcommands, or a subcommand.
+/// Command, group of subcommands, or subcommand.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// Its word: `acp`, `spawn`.
+    /// Name, e.g. `acp` or `spawn`.
     pub name: String,
-    /// What it does, for people.
+    /// Description for people.
     pub says: String,
-    /// What comes after it.
+    /// Content that follows the name.
     pub takes: Takes,
 }
 
-/// What comes after the word of a command.
+/// Content that follows the name of a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Takes {
-    /// One of these words.
+    /// One of these subcommands.
     Verbs(Vec<Spec>),
-    /// Options.
+    /// These options.
     Options(Vec<Param>),
 }
 
-/// An option of a command.
+/// Option of a command.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Param {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it is, for people.
+    /// Description for people.
     pub says: String,
-    /// What may be given.
+    /// Type of the value.
     pub kind: Kind,
-    /// Whether it must be given.
+    /// True if the option is mandatory.
     pub required: bool,
-    /// Where it stands in the line.
+    /// Position in the line.
     pub place: Place,
 }
 
-/// What may be given for an option.
+/// Type of an option's value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
-    /// A text of at most so many characters; with suggestions while it is typed.
+    /// Text, optionally with suggestions during input.
     Text {
-        /// The most.
+        /// Maximum length in characters.
         max: u32,
-        /// Whether [`Event::Autocomplete`](super::event::Event::Autocomplete) comes for it.
+        /// True if the bot suggests values ([`Event::Autocomplete`](super::event::Event::Autocomplete)).
         suggest: bool,
     },
-    /// One of these texts: what is shown, and what it stands for.
+    /// One of these choices, each with the displayed name and the value.
     Choice(Vec<(String, String)>),
-    /// A whole number, in these bounds.
+    /// Integer within these bounds.
     Integer {
-        /// The least.
+        /// Minimum.
         min: i64,
-        /// The most.
+        /// Maximum.
         max: i64,
     },
-    /// Yes or no.
+    /// Boolean.
     Bool,
-    /// A file.
+    /// File.
     File,
 }
 
-/// Where an option stands in the line.
+/// Position of an option in the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// As a word; words stand in the order of these numbers, which need not be the one in which they are asked for.
+    /// A word. Words are sorted by this number, which may differ from the order of input.
     Word(u8),
-    /// As `--name value`; `--name` alone for a yes.
+    /// `--name value`, or `--name` alone for a true boolean.
     Flag,
-    /// At the end, as it was typed: quotes in it are the person's own.
+    /// The end of the line, unquoted: quotes in the text are the user's own.
     Rest,
-    /// Not in the line: whoever takes up the command reads it by its name.
+    /// Not in the line: the handler of the command reads the option by name.
     Beside,
 }
 
-/// What is sent to register commands: they replace whatever was registered before.
+/// Builds the registration of commands. It replaces all commands registered before.
 ///
 /// # Errors
-/// [`Broken`] for what Discord would refuse.
+/// [`Broken`] if Discord would refuse the commands.
 pub fn registration(commands: &[Spec]) -> Result<Json, Broken> {
     check(commands)?;
     Ok(commands.iter().map(|command| definition(command, 0)).collect())
 }
 
-/// The types of the documentation ("Application Command Option Type").
+/// Option types of the documentation ("Application Command Option Type").
 const fn type_of(kind: &Kind) -> u8 {
     match kind {
         Kind::Text { .. } | Kind::Choice(_) => 3,

@@ -15,7 +15,7 @@ fn param(name: &str, place: Place) -> Param {
     Param { name: name.to_owned(), says: format!("its {name}"), kind, required: false, place }
 }
 
-/// A tree with everything in it.
+/// Commands that use every kind and place of option.
 fn tree() -> Vec<Spec> {
     let choice = |text: &str| (text.to_owned(), text.to_owned());
     let spawn = vec![
@@ -166,7 +166,7 @@ fn e05_what_was_chosen_is_a_line() {
             acp("spawn", vec![text("agent", "--x"), text("label", "--y z")]),
             "/acp spawn --label=\"--y z\" -- --x",
         ),
-        // The order of the line, not of the question.
+        // In the order of the line, not of the options.
         (acp("answer", vec![text("option", "2"), text("id", "7")]), "/acp answer 7 2"),
         (acp("answer", vec![text("option", "2")]), "/acp answer 2"),
         (
@@ -201,7 +201,7 @@ fn the_token_of_an_interaction_is_never_printed() {
     assert!(!printed.contains("hunter2") && printed.contains("***"), "{printed}");
 }
 
-/// Reads a line as those do who take it up: the words, the flags with their values, and what follows them as typed.
+/// Parsed line as its handler sees it: words, flags with values, and the rest as typed.
 #[derive(Debug, Default, PartialEq)]
 struct Typed {
     words: Vec<String>,
@@ -209,7 +209,7 @@ struct Typed {
     rest: String,
 }
 
-/// The next word and what follows it.
+/// Returns the next word and the rest of the text.
 fn word(text: &str) -> Option<(String, &str)> {
     let text = text.trim_start();
     let (mut out, mut quote, mut chars) = (None::<String>, None, text.char_indices());
@@ -232,7 +232,7 @@ fn word(text: &str) -> Option<(String, &str)> {
     Some((out?, ""))
 }
 
-/// Flags with a value: the others are switches. `texts`: what follows the flags is a text.
+/// Parses a line. Flags outside of `switches` have a value. `texts`: a free text follows the flags.
 fn typed(line: &str, switches: &[&str], texts: bool) -> Typed {
     let mut out = Typed::default();
     let mut rest = line;

@@ -104,7 +104,7 @@ fn first_answers_are_as_discord_takes_them() {
 }
 
 proptest! {
-    /// Nobody is ever notified, whatever a message says and whichever way it goes.
+    /// No message of any kind and content notifies anyone.
     #[test]
     fn nobody_is_notified(content in "\\PC{1,60}", flags in 0_u64..8192) {
         let body = Body { flags, ..Body::text(format!("@everyone {content}")) };

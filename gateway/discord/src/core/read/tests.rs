@@ -185,7 +185,7 @@ fn deletions_threads_channels_and_guilds() {
     ] {
         assert_eq!(one(kind, &data), expected, "{kind}");
     }
-    // Archived or not decides too much to be guessed.
+    // The archive state is too important to be guessed.
     assert!(event("THREAD_UPDATE", &json!({ "id": "40", "name": "t" })).is_err());
 }
 
@@ -233,7 +233,7 @@ fn at() -> Interaction {
     }
 }
 
-/// What a channel hangs from is a category, and what a thread hangs from its channel.
+/// The parent of a channel is a category, the parent of a thread is a channel.
 #[test]
 fn a_channel_in_a_category_is_no_thread() {
     for (channel, parent, is_thread) in [
@@ -329,7 +329,7 @@ fn an_interaction_needs_only_what_its_answer_needs() {
         data.as_object_mut().expect("object").remove(field);
         let read = event("INTERACTION_CREATE", &data);
         let needed = ["id", "application_id", "type", "token", "member", "message", "data"];
-        // The channel's id stands in two places.
+        // `channel_id` is not needed, since the id is also in `channel`.
         assert_eq!(read.is_err(), needed.contains(&field.as_str()), "{field}: {read:?}");
     }
     let mut direct = whole();
@@ -337,7 +337,7 @@ fn an_interaction_needs_only_what_its_answer_needs() {
     direct["user"] = json!({ "id": "9", "username": "ann" });
     let Event::Click(click) = one("INTERACTION_CREATE", &direct) else { panic!("no click") };
     assert_eq!((click.at.who.user.id, click.at.who.permissions), (Snowflake(9), None));
-    // A kind of later days.
+    // Kind of a future API version.
     assert_eq!(event("INTERACTION_CREATE", &interaction(6, json!({}))), Ok(Read::Ignored));
 }
 

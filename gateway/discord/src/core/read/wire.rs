@@ -1,4 +1,4 @@
-//! What is on the wire, as far as it is used. What may be absent may also be null.
+//! JSON models of gateway events, reduced to the fields in use. A field that may be absent may also be null.
 
 use super::*;
 
@@ -6,15 +6,15 @@ pub(super) const COMMAND: u64 = 2;
 pub(super) const COMPONENT: u64 = 3;
 pub(super) const AUTOCOMPLETE: u64 = 4;
 pub(super) const MODAL: u64 = 5;
-/// The channel type of private threads.
+/// Channel type of private threads.
 const PRIVATE_THREAD: u64 = 12;
 
-/// Reads a part of an event. The error names what is wrong, not what was there.
+/// Parses a part of an event. The error names the problem, never the value.
 pub(super) fn parse<'de, T: Deserialize<'de>>(data: &'de Json) -> Result<T, Unreadable> {
     T::deserialize(data).map_err(|error| Unreadable(without_values(&error.to_string())))
 }
 
-/// What serde says, without the value that it quotes: that may be what somebody said, or a token.
+/// Removes the quoted value from a serde error: it may be message content or a token.
 fn without_values(error: &str) -> String {
     match error.split_once(", expected") {
         Some((head, tail)) => {
@@ -25,12 +25,12 @@ fn without_values(error: &str) -> String {
     }
 }
 
-/// Takes null for what is not there.
+/// Deserializes null as the default value.
 fn or_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Bits, which the service writes as a text.
+/// Deserializes permission bits, which Discord writes as a string.
 fn bits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     Ok(Option::<Snowflake>::deserialize(deserializer)?.map(|bits| bits.0))
 }
@@ -246,7 +246,7 @@ impl From<Edit> for super::Edit {
     }
 }
 
-/// What the buttons of all rows carry. Components of other kinds, and of another form, are no buttons of ours.
+/// Collects the custom ids of all rows. Components of another type or shape are skipped.
 fn buttons(components: &Json) -> Vec<String> {
     let rows = components.as_array().into_iter().flatten();
     let buttons = rows.filter_map(|row| row["components"].as_array()).flatten();
@@ -278,7 +278,7 @@ pub(super) struct Thread {
     owner_id: Option<Snowflake>,
     #[serde(rename = "type", default, deserialize_with = "or_null")]
     kind: u64,
-    /// Whether it is archived decides whether its binding rests, so it must be there.
+    /// Mandatory: the state of the thread's binding depends on `archived`.
     thread_metadata: Metadata,
 }
 
@@ -317,7 +317,7 @@ pub(super) struct Interaction {
     pub(super) message: Option<Id>,
 }
 
-/// A channel, with what tells a thread: what another kind hangs from is a category.
+/// Channel with its type: only a thread's parent is a channel, any other parent is a category.
 #[derive(Deserialize)]
 struct Kind {
     id: Snowflake,
@@ -396,12 +396,12 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// What was given to a command.
+    /// Options of a command.
     pub(super) fn given(&self) -> Result<Vec<Given>, Unreadable> {
         self.options.iter().map(|option| option.read(&self.resolved)).collect()
     }
 
-    /// The fields of a form: below rows as it was, or below labels as it is now.
+    /// Fields of a form: nested in rows (the old format) or in labels (the current one).
     pub(super) fn fields(&self) -> Vec<(String, String)> {
         let mut fields = Vec::new();
         let mut left: Vec<&Component> = self.components.iter().rev().collect();
@@ -448,8 +448,8 @@ struct Typed {
 }
 
 impl Typed {
-    /// By its type (documentation, "Application Command Option Type"). What is being typed is a text, whatever it is
-    /// going to be.
+    /// Reads a value by its option type (documentation, "Application Command Option Type"). An option that is
+    /// still being typed is a text, regardless of type.
     fn read(&self, resolved: &Resolved) -> Result<Given, Unreadable> {
         let wrong = || Unreadable(format!("an option of type {} with another value", self.kind));
         let id = || parse::<Snowflake>(&self.value).map_err(|_| wrong());

@@ -22,7 +22,7 @@ fn edit(message: u64) -> Option<Sequence> {
     Some(Sequence::Edit(Snowflake(message)))
 }
 
-/// Who starts when everything may.
+/// Returns the requests that start if all rate limits permit them.
 fn starts(schedule: &mut Schedule<u8>) -> Vec<Ticket> {
     let step = schedule.step(ms(0), |_| Turn::Go(()));
     step.fates.into_iter().filter(|(_, fate)| *fate == Fate::Start(())).map(|(ticket, _)| ticket).collect()
@@ -38,18 +38,18 @@ fn in_a_channel_what_is_owed_goes_first_and_one_by_one() {
         let started = starts(&mut schedule);
         let Some(ticket) = started.first() else { break };
         order.push(tickets.iter().position(|t| t == ticket).unwrap_or(99));
-        // What is best effort goes beside the last that is owed.
+        // A best-effort request starts together with the last durable one.
         order.extend(
             started.iter().skip(1).map(|beside| tickets.iter().position(|t| t == beside).unwrap_or(99)),
         );
         assert_eq!(started.len(), if order.len() == 5 { 2 } else { 1 }, "{order:?}");
         started.iter().for_each(|ticket| schedule.done(*ticket));
     }
-    // Permission, both finals as they came, notice; then what is best effort.
+    // Permission, both finals in order of arrival, notice; then the best-effort ones.
     assert_eq!(order, [4, 2, 5, 3, 1, 0]);
 }
 
-/// Where there is room for one request at a time, a look whether something was missed is the last.
+/// If only one request at a time is possible, a backfill check comes last.
 #[test]
 fn a_look_goes_when_nothing_else_does() {
     let mut schedule = Schedule::new(100);
@@ -104,14 +104,14 @@ fn a_newer_edit_takes_the_place_of_one_that_waits() {
     let other = add(&mut schedule, job(1, Card, edit(8))).0;
     let (third, gone) = add(&mut schedule, job(1, Card, edit(7)));
     assert_eq!(gone, Some(second));
-    // It has the best priority that was asked for, and its predecessor's place.
+    // The new request has the best priority of all it replaced, and the position of the first.
     let (fourth, gone) = add(&mut schedule, job(1, Reaction, edit(7)));
     assert_eq!(gone, Some(third));
     schedule.done(first);
     assert_eq!(starts(&mut schedule), [fourth]);
     schedule.done(fourth);
     assert_eq!(starts(&mut schedule), [other]);
-    // Reactions are no edits: each of them counts, in its order.
+    // Reactions do not supersede each other: each is sent, in order.
     let reactions = Some(Sequence::Reactions(Snowflake(7)));
     let [add_one, remove] = [0, 1].map(|_| add(&mut schedule, job(1, Reaction, reactions)));
     assert_eq!((add_one.1, remove.1), (None, None));
@@ -130,7 +130,7 @@ fn who_would_wait_too_long_is_told_so_at_once() {
     let ask = |_: &u8| Turn::<()>::Wait(Some(ms(5000)));
     let gave_up = (hasty, Fate::GiveUp { retry_after: ms(5000) });
     assert_eq!(schedule.step(ms(0), ask), Step { fates: vec![gave_up], wake_at: Some(ms(5000)) });
-    // Nobody knows when an answer comes: then patience decides.
+    // The time of the next response is unknown, so the request waits until its deadline.
     let step = schedule.step(ms(5000), |_| Turn::<()>::Wait(None));
     assert_eq!(step, Step { fates: vec![], wake_at: Some(ms(10_000)) });
     let step = schedule.step(ms(10_000), |_| Turn::<()>::Wait(None));
@@ -151,7 +151,7 @@ fn one_that_was_refused_waits_where_it_stood() {
     schedule.done(first);
     assert_eq!(starts(&mut schedule), [second]);
     schedule.done(second);
-    // An edit that was refused is pointless once a newer one waits.
+    // A refused edit is superseded by a newer one that waits.
     let old = add(&mut schedule, job(1, Card, edit(7))).0;
     assert_eq!(starts(&mut schedule), [old]);
     let new = add(&mut schedule, job(1, Card, edit(7))).0;
@@ -159,7 +159,7 @@ fn one_that_was_refused_waits_where_it_stood() {
     assert_eq!(starts(&mut schedule), [new]);
 }
 
-/// What may happen to a schedule.
+/// Action on a schedule.
 #[derive(Debug, Clone)]
 enum Act {
     Add {
@@ -168,16 +168,16 @@ enum Act {
         message: Option<u64>,
         bucket: u8,
     },
-    /// One that is under way ends, by its number among them.
+    /// A request under way ends; `which` selects it.
     End {
         which: usize,
         again: bool,
     },
-    /// Nobody wants one that waits any more.
+    /// The caller of a waiting request goes away.
     Drop {
         which: usize,
     },
-    /// A budget opens or closes.
+    /// A rate limit opens or closes.
     Bucket {
         bucket: u8,
         open: bool,
@@ -204,7 +204,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..80)
 }
 
-/// What is known from outside: who waits and who is under way, with what they asked for.
+/// Observer's view: waiting requests and requests under way.
 #[derive(Default)]
 struct Seen {
     waiting: BTreeMap<Ticket, Job<u8>>,
@@ -227,7 +227,7 @@ impl Seen {
         for (place, other) in &self.waiting {
             prop_assert!(durable || !owed(other), "{job:?} goes before {other:?}, which is owed");
             let earlier = *place < ticket && other.priority == job.priority && durable && owed(other);
-            // One that took the place of another has an earlier place than its number says.
+            // A request that replaced another one has an earlier position than its number says.
             prop_assert!(!earlier || job.sequence.is_some(), "{job:?} overtakes {other:?}");
         }
         self.under_way.insert(ticket, job);
@@ -296,7 +296,7 @@ fn run(acts: Vec<Act>) -> Result<(), TestCaseError> {
             }
         }
     }
-    // With open budgets everything gets through.
+    // With open rate limits, all requests start in the end.
     loop {
         for ticket in std::mem::take(&mut seen.under_way).into_keys() {
             schedule.done(ticket);
@@ -317,7 +317,7 @@ fn run(acts: Vec<Act>) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// The laws at the top of the module, for any order of events.
+    /// The invariants at the top of the module, for any order of actions.
     #[test]
     fn the_laws_hold(acts in acts()) {
         run(acts)?;

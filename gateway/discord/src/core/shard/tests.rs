@@ -1,4 +1,4 @@
-//! The protocol as tables: what comes in, and all that goes out.
+//! Protocol tables: inputs of a shard and its outputs.
 
 #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -48,7 +48,7 @@ fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, ask: bo
     Reconnect { close, why: why.to_owned(), after_ms, resume, ask }
 }
 
-/// A shard whose session began on its first connection, at 0, with a first heartbeat due at 20 s.
+/// Shard with a session from its first connection, made at 0 ms; the first heartbeat is due at 20 s.
 fn begun() -> Shard {
     let mut shard = shard();
     shard.connecting(0);
@@ -57,7 +57,7 @@ fn begun() -> Shard {
     shard
 }
 
-/// The same on its second connection, with RESUME sent.
+/// The same shard on its second connection, after sending RESUME.
 fn resuming() -> Shard {
     let mut shard = begun();
     assert_eq!(shard.ended(1, End::Broken), Ok(reconnect(None, "the connection broke", 0, true, false)));
@@ -143,7 +143,7 @@ fn the_first_heartbeat_is_due_after_a_random_part_of_the_interval() {
 fn a_heartbeat_that_is_asked_for_is_sent_at_once_and_leaves_the_schedule() {
     let mut shard = begun();
     assert_eq!((shard.frame(5, Frame::Heartbeat, 0.5), shard.deadline()), (beat(Some(1)), Some(20_000)));
-    // No more than one in a second: 120 payloads in a minute are allowed.
+    // At most one per second: Discord permits 120 payloads a minute.
     assert_eq!(shard.frame(1_004, Frame::Heartbeat, 0.5), []);
     assert_eq!(shard.frame(1_005, Frame::Heartbeat, 0.5), beat(Some(1)));
     // None of them was acknowledged.
@@ -166,7 +166,7 @@ fn a_connection_without_ready_or_resumed_is_ended_and_a_new_session_identified()
     for mut shard in [shard(), resuming()] {
         shard.connecting(100);
         shard.frame(100, hello(), 0.5);
-        // Neither events nor acknowledged heartbeats are an answer.
+        // Neither events nor acknowledged heartbeats count as READY or RESUMED.
         assert_eq!(shard.tick(20_100).len(), 1);
         shard.frame(20_200, Frame::Ack, 0.5);
         shard.frame(20_200, deleted(2), 0.5);
@@ -202,7 +202,7 @@ fn requests_of_the_service_to_reconnect() {
     ] {
         assert_eq!(begun().frame(1, frame.clone(), chance), [Output::Reconnect(expected)], "{frame:?}");
     }
-    // Without a session there is none to resume.
+    // There is no session to resume.
     let mut first = shard();
     first.connecting(0);
     let expected = reconnect(Some(CLOSE_RESUMABLE), again, 1_000, false, true);
@@ -277,7 +277,7 @@ fn sequence_numbers_that_jump_are_a_gap_before_the_event() {
     for (frame, lost) in [
         (deleted(2), vec![]),
         (deleted(5), vec![2]),
-        // One that comes again is passed on.
+        // A repeated event is passed on.
         (deleted(4), vec![]),
         (deleted(6), vec![]),
         (Frame::Unreadable, vec![0]),
