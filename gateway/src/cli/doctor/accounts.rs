@@ -1,5 +1,5 @@
-//! What `doctor` says of each account of a channel that has a service behind it: as the gateway that serves it sees it,
-//! or, where none does, what can be told from the configuration. Nothing is asked of the service itself.
+//! Checks of `doctor` for each Discord account: as the running gateway reports it, or, without a gateway,
+//! from the configuration alone. Discord itself is not contacted.
 
 use super::{Check, Verdict, check};
 use crate::api::AccountView;
@@ -9,7 +9,8 @@ use crate::core::policy::{Bind, SPAWN_NOT_ALLOWED, Scope, effective};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// One line for each account. `served` is what a running gateway says of those that it serves; none: none runs.
+/// Returns the checks of all accounts. `served` is the report of a running gateway; `None` if no gateway
+/// runs.
 pub(super) fn look(
     config: Option<&Config>,
     served: Option<&[AccountView]>,
@@ -40,7 +41,7 @@ pub(super) fn look(
     checks
 }
 
-/// One line for each account in which nobody may spawn into a conversation, with the key and the file that say so.
+/// Returns a note for each account that may not spawn into conversations, with the deciding key and file.
 pub(super) fn spawning(loaded: &Loaded, file: &Path) -> Vec<Check> {
     let of = |id: &String| {
         let scope = Scope { channel: Some("discord".to_owned()), account: Some(id.clone()), agent: None };
@@ -58,7 +59,7 @@ fn running(view: &AccountView) -> Check {
     check(name, verdict, format!("{}: {}", view.account, view.details))
 }
 
-/// What an account would be served with; never its token.
+/// Summarizes the settings of an account, without its token.
 #[cfg(feature = "discord")]
 fn readable(
     id: &str,
