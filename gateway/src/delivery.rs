@@ -221,8 +221,7 @@ impl Tasks {
             Ok((_, Left::Unknown)) => {
                 marks.insert(id, Mark::default());
             }
-            // Other bindings are not affected, and nothing is lost: the outbox holds everything for the
-            // retry.
+            // Other bindings are not affected; nothing is lost, the outbox holds all for the retry.
             Err(error) => {
                 tracing::error!(binding_id = %id, %error, "a delivery task ended out of order");
                 let stop = stop.clone();

@@ -249,8 +249,7 @@ impl Inner {
             Some(other) => other.refuse(),
             None => self.act(&row.inbound, row.files).await?,
         };
-        // From here on the message is accepted; its row stays until the reply is sent or cannot be delivered
-        // at all.
+        // From here on the message is accepted; its row stays until the reply is sent or cannot be sent.
         let caller_tells = self.is_told_by_caller(&inbound);
         let (said, kept) = (row.inbound.clone(), outcome.clone());
         let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept, caller_tells);
@@ -378,8 +377,7 @@ impl Inner {
                 if let Route::Refused { failure, reason } = answer {
                     return Ok(Outcome::Refused { failure, reason: reason.to_owned() });
                 }
-                // The destination stays fixed even if the conversation is bound to another session before the
-                // row is settled.
+                // The destination stays fixed even if the conversation is bound elsewhere before that.
                 let to = session_key.clone();
                 let keep =
                     move |tx: &crate::store::Tx<'_>| commands::once(tx, ROUTED, &key, || Ok(to)).map(drop);

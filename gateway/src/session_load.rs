@@ -31,8 +31,7 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
         Failure::of(Code::Runtime).origin("gateway")
     };
     let limits = deps.profiles.limits(&snapshot.session.agent);
-    // Without the backend state the agent's output cannot be parsed: the agent is ended, and the session
-    // continues with a new one.
+    // Without the backend state the output cannot be parsed: the agent is ended, and replaced by a new one.
     let (link, link_lost): (Box<dyn Link>, bool) = match deps.registry.get(&snapshot.session.backend) {
         Some(backend) => match backend.link(saved).map_err(unreadable) {
             Ok(link) => (link, false),
@@ -41,8 +40,7 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
         // The session can still be closed; its profile refuses a start.
         None => (Box::new(MissingLink::new(saved)), true),
     };
-    // An agent that may no longer be started can still be read, cancelled and closed: only a start needs a
-    // valid profile.
+    // An agent that may no longer be started can still be read, cancelled and closed.
     let profile = match configured(deps, &snapshot.session) {
         Ok(profile) => profile,
         Err(failure) => Profile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),

@@ -59,8 +59,7 @@ impl Commands {
         let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
         let (at, about) = (asked.inbound.conversation.clone(), About::Permission(row.permission_id()));
         let is_kept = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
-        // The request's message may not be sent yet. In channels without edits a later notice shows the
-        // result.
+        // The request may not be sent yet. In channels without edits a later notice shows the result.
         let is_told = || self.router.never_changes(&asked.inbound.conversation);
         let is_shown = is_kept || (is_told() && self.here(asked.inbound).await?.as_ref() == Some(session));
         Ok(Choice {
@@ -171,8 +170,7 @@ fn pick_option<'a>(
     let found = match verdict {
         Verdict::Allow => of_kind(["allow_once", "allow_always"]),
         Verdict::Deny => of_kind(["reject_once", "reject_always"]),
-        // A number is a position, as in every list and on every button, even if an option's id looks like
-        // one.
+        // A number is a position, as in lists and on buttons, even if an option's id looks like one.
         Verdict::Option(wanted) => {
             let position =
                 wanted.parse::<usize>().ok().and_then(|number| options.get(number.checked_sub(1)?));

@@ -328,8 +328,7 @@ impl<'a> Keeper<'a> {
                         tracing::info!(%run_id, why, "a card is gone");
                         Came::Gone
                     }
-                    // The card exists and another one would repeat it: it stays unchanged until the final
-                    // update.
+                    // The card exists and a new one would repeat it: it stays as is until the final update.
                     EditOutcome::Refused { why } => {
                         tracing::warn!(%run_id, why, "a change of a card was refused");
                         Came::Never

@@ -228,8 +228,7 @@ impl Pass {
                 let binding = due.binding;
                 self.store.write("delivery_plan", move |tx| rows::plan(tx, &binding, &parts)).await?;
                 if is_over {
-                    // The planned parts are sent first; the next read finds nothing more and ends the
-                    // binding.
+                    // The planned parts are sent first; the next read then ends the binding.
                     cursor = ends_at;
                 }
             }
@@ -359,8 +358,7 @@ impl Pass {
         row: &PartRow,
         channel: &dyn Channel,
     ) -> Result<Option<Outgoing>, StoreError> {
-        // A lookup compares with our other messages, which may have the same text, so those are passed along
-        // (H12).
+        // A lookup has to tell this message from our others, which may have the same text (H12).
         let (at, since_ms) =
             (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS));
         let others = self.store.read("delivery_others", move |db| replies::others(db, &at, since_ms)).await?;

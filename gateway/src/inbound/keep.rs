@@ -96,8 +96,7 @@ impl Inlet {
             return Kept::Not { why: failure.to_string() };
         }
         let Some(hold) = Hold::of(&self.inner, &message) else { return Kept::Repeated };
-        // The first swap decides: the writer, that the row is written, or the timeout, that the row is never
-        // written.
+        // The first swap decides: either the writer writes the row, or after a timeout it is never written.
         let decided = Arc::new(AtomicBool::new(false));
         let (begun, said) = (Arc::clone(&decided), message.clone());
         let insert = move |tx: &Tx<'_>| match begun.swap(true, Ordering::SeqCst) {

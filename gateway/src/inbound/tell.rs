@@ -26,7 +26,7 @@ pub(super) enum Before {
     Nobody,
     /// The gateway may have replied in the conversation.
     Perhaps,
-    /// Whoever brought it, since it was done for them to tell; or the gateway after them.
+    /// The adapter may have responded to the interaction, or the gateway after it.
     PerhapsByCaller,
 }
 
