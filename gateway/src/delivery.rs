@@ -155,7 +155,7 @@ async fn add_owing(store: &Store, marks: &mut Marks) {
 }
 
 /// Marks bindings for a retry whose card could not be finalized or whose messages could not be edited, even
-/// if their journal is idle. Cards on every call, messages on every [`TIDY_TIMES`]th, since a retry may
+/// if their journal is idle. Cards on every call, messages on every `TIDY_TIMES`th, since a retry may
 /// depend on a person. Returns true if any was found.
 async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
     let is_more = times.is_multiple_of(TIDY_TIMES);

@@ -126,7 +126,7 @@ impl Inlet {
         Ok(outcome)
     }
 
-    /// Like [`Inlet::accept`], but does not wait for the reply, so that a channel that cannot send still
+    /// Like `accept`, but does not wait for the reply, so that a channel that cannot send still
     /// delivers incoming messages. Also returns the task that sends the reply.
     async fn taken(&self, inbound: Inbound) -> Result<(Outcome, Option<JoinHandle<usize>>), Failure> {
         check(&inbound)?;
@@ -274,8 +274,8 @@ impl Inner {
         look.await.map_err(Failure::from)
     }
 
-    /// Returns the other accounts that may receive the same message, if only one account may execute it: a
-    /// typed command that mentions none of them.
+    /// Returns the other accounts that may receive the same message, if only one of all accounts may execute
+    /// it: a typed command without a mention.
     fn rivals(&self, inbound: &Inbound) -> Vec<Beside> {
         let at = &inbound.conversation;
         let is_typed = inbound.answer == Answer::ByMessage && command::parse(&inbound.text).is_some();
@@ -319,7 +319,7 @@ impl Inner {
         self.store.write("inbox_insert", insert).await.map_err(Failure::from)
     }
 
-    /// Executes the message. An error means that it is to be retried.
+    /// Executes the message. An error means: retry.
     async fn act(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
         // Without an adapter the reply could not be sent, so the message waits for the adapter.
         self.channels.get(&inbound.conversation)?;
@@ -361,7 +361,7 @@ impl Inner {
         Ok(outcome.after(told))
     }
 
-    /// Submits a message to the session that its conversation is bound to.
+    /// Submits a message to the session bound to the conversation.
     async fn route(
         &self,
         inbound: &Inbound,

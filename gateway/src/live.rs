@@ -12,7 +12,7 @@ use acp_shared::ids::AgentName;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Time that a closed session waits for its cancelled turn before its process is ended, in milliseconds.
+/// Time limit of a closed session for ending its cancelled turn before the process is ended, in milliseconds.
 const CLOSE_WAIT_MS: u64 = 2_000;
 /// Interval of liveness probes of an idle agent, and their timeout, both in milliseconds.
 const PROBE_MS: u64 = 5 * 60_000;

@@ -7,7 +7,7 @@
 #[cfg(target_env = "gnu")]
 use nix::libc;
 
-/// Minimum size of a block that gets its own mapping, in bytes.
+/// Minimum size of a block with a separate mapping, in bytes.
 #[cfg(target_env = "gnu")]
 const MMAP_THRESHOLD: libc::c_int = 128 * 1024;
 /// Free memory at the top of the heap above which memory is returned to the system, in bytes.

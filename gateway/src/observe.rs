@@ -14,7 +14,7 @@ use crate::metrics::{Metrics, OK};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::Spawn;
 
-/// Logs a new session, and its first run if there is one.
+/// Logs a new session, and the first run if present.
 pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>) {
     tracing::info!(
         session_key = %session.session_key,
@@ -45,7 +45,7 @@ pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, moves: &[Move])
                     code = code.map(|code| code.as_str()),
                     "session"
                 );
-                // Only a session that never had an agent is in its spawn.
+                // Only a session without any earlier agent is being spawned.
                 let code = code.map_or(OK, |code| code.as_str());
                 if *from == SessionState::Creating
                     && matches!(event, SessionEvent::Opened | SessionEvent::Faulted)

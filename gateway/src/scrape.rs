@@ -118,7 +118,7 @@ pub(crate) async fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Resource limits of the listener, which anyone who reaches its address may use.
+/// Resource limits of the listener, since any host with access to the address may connect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Maximum number of connections; more are closed without a response.

@@ -190,7 +190,7 @@ async fn find<S: Supervise>(
     terminal::find(terminal_id, &ours).map_err(TerminalError::Rpc)
 }
 
-/// Releases a terminal once it has ended, which may take a moment, so that none of its output is kept.
+/// Releases a terminal after the end of its command, which may take a moment, to discard the output.
 async fn forget<S: Supervise>(supervisor: S, lease_id: LeaseId) {
     for _ in 0..FORGET_TRIES {
         match supervisor.call(Request::Release { lease_id }).await {

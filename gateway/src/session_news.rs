@@ -5,7 +5,7 @@ use crate::supervisor::{CallError, FeedItem};
 use acp_shared::protocol::{RefusalCode, Reply};
 use std::collections::VecDeque;
 
-/// Merges consecutive pieces of output, so that they are committed in one transaction.
+/// Merges consecutive pieces of output, to commit all in one transaction.
 pub(crate) fn merge(items: VecDeque<FeedItem>) -> Vec<LeaseNews> {
     let mut merged: Vec<LeaseNews> = Vec::new();
     for item in items {

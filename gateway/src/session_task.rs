@@ -294,7 +294,7 @@ impl Task {
             biased;
             () = self.deps.stop.cancelled() => Wake::Stop,
             Some(envelope) = self.lanes.urgent.recv() => Wake::Command(envelope),
-            // Constant output of an agent must not delay the deadline that stops it.
+            // An agent with endless output must not delay the deadline for stopping it.
             () = tick => Wake::Tick,
             Ok(()) = self.link.changed() => Wake::Link,
             Ok(()) = self.reloads.changed() => Wake::Reloaded,

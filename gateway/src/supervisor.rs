@@ -173,7 +173,7 @@ impl Supervisor {
         Self::start_with(path, secret, says, stop, (ASK_AFTER_MS, HANGS_MS))
     }
 
-    /// Like [`Supervisor::start`], with the silence before a ping and the time to respond, in milliseconds.
+    /// Like `start`, with the silence before a ping and the time to respond, in milliseconds.
     fn start_with(
         path: PathBuf,
         secret: PathBuf,
@@ -482,7 +482,7 @@ pub(crate) fn hello(role: Role) -> Hello {
     Hello { version_min, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
 }
 
-/// Like [`hello`], with the secret next to the supervisor's socket, if this user may read it.
+/// Like `hello`, with the secret next to the supervisor's socket, if this user may read it.
 pub(crate) fn hello_at(socket: &Path, role: Role) -> Hello {
     Hello { secret: secret(&secret_beside(socket)), ..hello(role) }
 }

@@ -37,7 +37,7 @@ pub(crate) struct BindRequest {
     pub(crate) placement: Option<Placement>,
     /// Author of the request.
     pub(crate) by: String,
-    /// Timeouts of the binding; a binding that replaces another one inherits that one's (D5).
+    /// Timeouts of the binding; overridden by those of a replaced binding, if any (D5).
     pub(crate) windows: BindingWindows,
     /// Metadata of a static binding ([`Made::metadata`](crate::core::configured::Made::metadata)), `None` for
     /// a user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.

@@ -58,7 +58,7 @@ impl BoundDeliveryRouter {
         Ok(arrival)
     }
 
-    /// Like [`Self::arrival`], but without counting or logging, for diagnostics.
+    /// Like `arrival`, but without counting or logging, for diagnostics.
     ///
     /// # Errors
     /// As [`Store::read`].

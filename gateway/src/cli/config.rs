@@ -1,4 +1,4 @@
-//! `config show | check`, and reading the configuration for all verbs that need it.
+//! `config show | check`, and reading the configuration for other verbs.
 
 use crate::cli::output::{Out, Outcome, table};
 use crate::cli::{Global, inside, usage};

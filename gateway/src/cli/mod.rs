@@ -117,7 +117,7 @@ pub fn main() -> ExitCode {
     main_with(Vec::new())
 }
 
-/// Like [`main`]; a gateway started by it has these channels in addition to the built-in ones.
+/// Like `main`; a gateway started by it has these channels in addition to the built-in ones.
 #[must_use]
 pub fn main_with(channels: Vec<Arc<dyn Channel>>) -> ExitCode {
     crate::memory::configure_allocator();

@@ -37,10 +37,10 @@ pub(crate) struct PromptArgs {
     /// Stop waiting after this many seconds with exit code 3; the turn continues
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// No person can answer questions here: policy decides
+    /// No person can answer permission requests: policy decides
     #[arg(long, conflicts_with = "interactive")]
     non_interactive: bool,
-    /// A person answers questions elsewhere (`permissions answer`, `chat`)
+    /// A person answers permission requests elsewhere (`permissions answer`, `chat`)
     #[arg(long)]
     interactive: bool,
     /// Start a new conversation if the old one cannot be resumed

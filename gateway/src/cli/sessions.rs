@@ -78,7 +78,7 @@ pub(crate) enum Verb {
     Close(EndArgs),
     /// Close a session and keep it for later reading
     Archive(EndArgs),
-    /// Close a session and leave it out of every list; its journal stays
+    /// Close a session and hide it from every list; its journal stays
     Delete(EndArgs),
     /// Close a session to begin again with another one
     Reset(EndArgs),
@@ -122,10 +122,10 @@ struct Setting {
     /// Change the working directory; restarts the agent in it
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// How the agent's permission requests are answered
+    /// Set the handling of permission requests
     #[arg(long, value_enum, value_name = "MODE")]
     permission: Option<Permission>,
-    /// How permission requests are answered that no person can answer
+    /// Set the handling of permission requests that no person can answer
     #[arg(long, value_enum, value_name = "POLICY")]
     non_interactive_permissions: Option<Policy>,
     /// Time limit of a turn, 1 to 86400; 0 removes the limit
@@ -154,16 +154,16 @@ pub(crate) struct SpawnArgs {
     /// Lifetime of the session
     #[arg(long, value_enum, default_value_t = Mode::Persistent)]
     mode: Mode,
-    /// How the agent's permission requests are answered [default: the agent's]
+    /// Handling of permission requests [default: the agent's]
     #[arg(long, value_enum, value_name = "MODE")]
     permission: Option<Permission>,
-    /// How permission requests are answered that no person can answer [default: the agent's]
+    /// Handling of permission requests that no person can answer [default: the agent's]
     #[arg(long, value_enum, value_name = "POLICY")]
     non_interactive_permissions: Option<Policy>,
     /// First prompt; follow it with `sessions history KEY --follow`
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Session that spawns this one, and owns it then
+    /// Parent session, which then owns the new one
     #[arg(long, value_name = "SESSION")]
     spawned_by: Option<SessionKey>,
     #[command(flatten)]
@@ -232,7 +232,7 @@ pub(crate) struct HistoryArgs {
     /// Print at most this many events
     #[arg(long)]
     limit: Option<u64>,
-    /// Include events that agents replayed when they loaded old conversations
+    /// Include old events replayed by agents
     #[arg(long)]
     replay: bool,
     /// Keep printing new events until the session is closed

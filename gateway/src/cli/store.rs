@@ -50,7 +50,7 @@ pub(crate) struct SessionsArgs {
 /// `store backup`
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
-    /// File to write; it appears under this name once it is complete
+    /// File to write; visible under this name only once complete
     file: PathBuf,
     /// Replace an existing file
     #[arg(long)]

@@ -39,7 +39,7 @@ const ASK_MS: u64 = 20;
 const ANSWER_MS: u64 = 5_000;
 /// Deadline for the supervisor to end, in milliseconds: every process tree gets its grace periods.
 const END_MS: u64 = 60_000;
-/// Number of its log lines that are shown if it does not start.
+/// Number of log lines shown if the supervisor does not start.
 const LOG_LINES: usize = 5;
 
 /// Supervisor that answers.
@@ -156,8 +156,8 @@ fn welcome(line: &ReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool)
     )
 }
 
-/// Returns the command to type for this program: its name if `PATH` resolves it to this file, else its path,
-/// relative if it is below the current directory.
+/// Returns the command to type for this program: the name if `PATH` resolves to this file, else the path,
+/// relative if below the current directory.
 fn typed(exe: &Path, path: &[PathBuf], here: &Path) -> String {
     let name = Path::new(exe.file_name().unwrap_or_default());
     let found = path.iter().map(|dir| dir.join(name)).find(|file| file.is_file());
@@ -348,7 +348,7 @@ async fn ended(supervisor: &mut Supervisor) -> Result<(), Stop> {
     while Instant::now() < until {
         let ended = match (&mut supervisor.child, &supervisor.process) {
             (Some(child), _) => child.try_wait().is_ok_and(|status| status.is_some()),
-            // The process outlives its socket: its last commit follows the removal of the socket.
+            // The supervisor makes its last commit after the removal of the socket.
             (None, Some(process)) => kin::has_ended(process),
             (None, None) => acp_shared::conn::connect::<(), ()>(&supervisor.socket).await.is_err(),
         };

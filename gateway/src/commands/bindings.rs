@@ -136,7 +136,8 @@ impl Commands {
         done.await?.ok_or_else(|| unbound(&session))
     }
 
-    /// Reply to a command that bound a session: the session if it is bound here, else the conversation it is bound to.
+    /// Builds the reply to a command that bound a session: intro of the session if bound here, else the other
+    /// conversation.
     pub(super) fn begun(&self, asked: Asked<'_>, bound: &Bound) -> String {
         let at = &bound.binding.conversation;
         if at.conversation_id == asked.inbound.conversation.conversation_id {

@@ -1,4 +1,4 @@
-//! Commands that start and end sessions, and that affect their runs.
+//! Commands on sessions and runs: spawn, cancel, steer, close.
 
 use super::{Asked, Commands, Meant};
 use crate::bindings::BindingError;

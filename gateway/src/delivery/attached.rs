@@ -59,8 +59,8 @@ impl Pass {
         Ok(is_as_planned.then(|| made.into_iter().map(outgoing).collect()))
     }
 
-    /// Settles a part whose files cannot be rendered as planned. It is never sent without them; if it may
-    /// have been sent already, it is not sent a second time.
+    /// Settles a part whose files cannot be rendered as planned: never sent without the files, and never sent
+    /// twice if an earlier attempt may have succeeded.
     pub(super) async fn tell_without_lost_files(
         &self,
         binding: &BindingRow,

@@ -67,7 +67,7 @@ impl Pass {
         Ok(tidied)
     }
 
-    /// Like [`Pass::tidy`], before pending parts are sent, which wait for it: stops at the first message that
+    /// Like `tidy`, before pending parts are sent, which wait for it: stops at the first message that
     /// needs a retry. Returns true if a separate message became pending.
     pub(super) async fn amend_some(
         &self,

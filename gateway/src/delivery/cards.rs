@@ -29,7 +29,7 @@ const ACT_MS: u64 = 15_000;
 /// Timeout of the final update, when the run is over, in milliseconds.
 const FOLD_MS: u64 = 5_000;
 
-/// Card of one run, and the journal position that it includes.
+/// Card of one run, and the last journal row included in the card.
 struct Kept {
     run_id: RunId,
     card: Card,

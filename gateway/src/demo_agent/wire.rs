@@ -75,7 +75,7 @@ impl Wire {
         self.update(session, &json!({"sessionUpdate": kind, "content": content}))
     }
 
-    /// Fast path of [`Wire::chunk`] for answer text that needs no escapes; appends a newline.
+    /// Fast path of `chunk` for answer text that needs no escapes; appends a newline.
     pub(crate) fn plain_chunk(&mut self, session: &str, text: &[u8]) -> io::Result<()> {
         self.out.write_all(br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":""#)?;
         self.out.write_all(session.as_bytes())?;

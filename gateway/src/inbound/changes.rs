@@ -181,7 +181,7 @@ fn said_of(outcome: &Outcome, is_private: bool) -> Said {
     }
 }
 
-/// Returns the suggestions that start with the prefix, then those that contain it.
+/// Returns the suggestions with this prefix first, then other matches.
 fn best(found: Vec<Suggestion>, prefix: &str) -> Vec<Suggestion> {
     let wanted = prefix.trim().to_lowercase();
     let rank = |it: &Suggestion| {
@@ -276,7 +276,7 @@ impl Inner {
         Ok(if is_parked { Changed::Parked } else { Changed::Resumed })
     }
 
-    /// Handles a deleted conversation: ends its binding, and closes its session unless it has other bindings.
+    /// Handles a deleted conversation: ends its binding, and closes a session without other bindings.
     async fn gone(&self, at: &ConversationRef, why: &str) -> Result<Changed, Failure> {
         let of = at.clone();
         let found = self.store.read("binding_gone", move |db| {
@@ -346,7 +346,7 @@ impl Inner {
     }
 }
 
-/// Returns the idempotency key for a binding that lost its conversation.
+/// Returns the idempotency key for closing the session of a deleted conversation.
 fn gone_key(id: BindingId) -> Result<IdempotencyKey, Failure> {
     IdempotencyKey::parse(&format!("gone:{}", nonce_of(&["gone", &id.to_string()])))
         .map_err(|error| Failure::new(Code::Runtime, error.to_string()))

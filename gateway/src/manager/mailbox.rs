@@ -1,4 +1,4 @@
-//! Access to a session's actor: its two bounded queues, and its creation.
+//! Access to a session's actor: creation, and the two bounded queues.
 
 use super::Manager;
 use crate::core::actor::{Answered, Command, Keyed};
@@ -73,7 +73,7 @@ impl Manager {
         self.actor_with(key, Patience::UntilStop)
     }
 
-    /// Like [`Manager::actor`], with the retry policy of the creation.
+    /// Like `actor`, with the retry policy of the creation.
     pub(super) fn actor_with(&self, key: &SessionKey, patience: Patience) -> Actor {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {

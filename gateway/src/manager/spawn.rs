@@ -1,4 +1,4 @@
-//! Creation of a session: the checks, and the one transaction that creates it.
+//! Creation of a session: the checks, and the single transaction.
 
 use super::{Manager, caps_of, fingerprint, over_cap};
 use crate::bindings::{new_binding, to_be_made};

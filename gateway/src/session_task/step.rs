@@ -212,7 +212,7 @@ impl Task {
                 Act::Spawn(_) | Act::Attach { .. } | Act::Input { .. } if self.link_is_news() => {}
                 Act::Spawn(spawn) => {
                     let lease_id = spawn.lease_id;
-                    // Requested again if it is unknown that the supervisor received it.
+                    // Sent again if the supervisor may not have received an earlier request.
                     if self.starting.replace(lease_id) != Some(lease_id) {
                         observe::starting(self.actor.session(), &spawn);
                     }

@@ -364,8 +364,7 @@ pub(super) fn wanted(method: &str, params: &Members<'_>) -> Result<Wanted, &'sta
         "fs/read_text_file" => Wanted::FsRead { path: path()?, line: number("line"), limit: number("limit") },
         "fs/write_text_file" => Wanted::FsWrite { path: path()?, content: text("content")? },
         "terminal/create" => {
-            // The raw members are at least as long as the decoded ones, so the sum of their lengths is the
-            // limit.
+            // Decoding only shortens the raw members, so the sum of their lengths is the limit.
             let sent = ["command", "args", "env", "cwd"].map(|name| params.get(name).map_or(0, str::len));
             if sent.iter().sum::<usize>() > COMMAND_BYTES_MAX {
                 return Err("command (64 KiB at most, with args, env and cwd)");

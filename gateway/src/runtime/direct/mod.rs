@@ -70,7 +70,7 @@ impl std::fmt::Debug for DirectRuntime {
 }
 
 impl DirectRuntime {
-    /// Creates a backend whose health is that of the service that starts agents.
+    /// Creates a backend; `outage` reports the health of the service for starting agents.
     pub(crate) fn new(outage: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         Self { outage: Some(Box::new(outage)) }
     }

@@ -285,7 +285,7 @@ impl DirectLink {
         asking.map(|asking| self.plan_mode(asking)).unwrap_or_default()
     }
 
-    /// Returns how certain it is that the agent requests permissions in the current mode.
+    /// Returns the certainty of permission requests in the current mode.
     pub(super) fn asking(&self) -> Asking {
         let mode = self.state.modes.current.as_deref();
         if mode.is_some_and(|mode| preset::approves_by_itself(&self.state.agent_name, mode)) {

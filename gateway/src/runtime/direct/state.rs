@@ -80,7 +80,7 @@ pub(super) struct State {
     /// Open tool calls of the running turn.
     #[serde(default, skip_serializing_if = "Calls::is_empty")]
     pub(super) calls: Calls,
-    /// Requests of the agent that are not answered yet, by the offset that identifies them.
+    /// Unanswered requests of the agent, by the offset that identifies each.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) asks: BTreeMap<u64, OpenAsk>,
     /// Closing request that waits for the end of the running turn.
@@ -130,7 +130,7 @@ impl State {
         self.lease_id.map_or_else(|| what.to_owned(), |lease| format!("{what}:{lease}"))
     }
 
-    /// Like [`State::id`] with a number, for requests that occur more than once per lease.
+    /// Like `id` with a number, for requests that occur more than once per lease.
     pub(super) fn numbered(&mut self, what: &str) -> (u64, String) {
         let number = self.counter;
         self.counter += 1;

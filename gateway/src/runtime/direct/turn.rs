@@ -308,8 +308,7 @@ impl DirectLink {
         self.state.steers.retain(|open| *open != run_id);
         let result = outcome.map(lens::value).unwrap_or_default();
         let said = result.get("outcome").and_then(serde_json::Value::as_str).unwrap_or("refused");
-        // "startedNewTurn": the turn was over and the agent started a new one; sending the text again would
-        // repeat it.
+        // "startedNewTurn": the turn was over and the text started a new one; do not send it again.
         let taken = matches!(said, "injected" | "startedNewTurn");
         vec![
             LinkStep::Note(format!("steer {run_id}: the agent says {said}")),
