@@ -148,7 +148,7 @@ mod tests {
         format!("[channels.discord.accounts.{id}]\ntoken_file = \"{file}\"\n{more}\n")
     }
 
-    /// What an account says goes before what the channel says.
+    /// Settings of an account override those of the channel.
     #[test]
     fn agents_have_their_names_where_the_configuration_says() {
         let dir = tempfile::tempdir().unwrap();
@@ -167,7 +167,8 @@ mod tests {
         }
     }
 
-    /// Accounts come, change and go with the configuration; one that is wrong leaves the others alone, and what it had.
+    /// Accounts are added, changed and removed with the configuration; an invalid one keeps its old settings
+    /// and affects no other.
     #[tokio::test]
     async fn d07_a_reload_changes_accounts_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
@@ -196,13 +197,13 @@ mod tests {
         };
         let (a, _) = becomes(&(account("a", &one, "") + &account("b", &none, "")), &["a"]);
         let (a, ends) = a.unwrap();
-        // The same adapter goes on with another token, and with one that cannot be read.
+        // The same adapter takes a new token, and keeps the old one if the new one cannot be read.
         let (same, b) = becomes(&(account("a", &two, "") + &account("b", &one, "")), &["a", "b"]);
         let (b, b_ends) = b.unwrap();
         assert!(Arc::ptr_eq(&a, &same.unwrap().0));
         let (same, _) = becomes(&(account("a", &none, "") + &account("b", &one, "")), &["a", "b"]);
         assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !ends.is_cancelled());
-        // Another service is another bot; one that cannot be made for it takes nobody's place.
+        // Another service needs a new adapter; one that cannot be created replaces nothing.
         let odd = file("odd", "\u{7f}");
         let bad = account("a", &odd, "base_url = \"http://127.0.0.1:9\"");
         let (same, _) = becomes(&(bad + &account("b", &one, "")), &["a", "b"]);

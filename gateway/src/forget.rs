@@ -94,7 +94,8 @@ mod tests {
 
     const DAY_MS: u64 = 24 * 3_600_000;
 
-    /// What was said so long ago goes, all of it and nothing else, and whatever is left is an echo still.
+    /// All records of that age are deleted, and only those; messages with a remaining record are still
+    /// recognized as echoes.
     #[tokio::test]
     async fn c13_only_what_no_channel_brings_any_more_is_forgotten() {
         let (_dir, store) = open();

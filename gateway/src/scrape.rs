@@ -208,7 +208,7 @@ mod tests {
         rest(&mut stream).await
     }
 
-    /// What comes until the other end closes; a reset is a close too.
+    /// Reads until the other end closes; a reset counts as a close.
     async fn rest(stream: &mut TcpStream) -> String {
         let mut bytes = Vec::new();
         let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut bytes)).await.unwrap();

@@ -366,7 +366,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// What a gateway answers that has nothing to complain about.
+    /// Status of a healthy gateway.
     fn status() -> Value {
         json!({
             "pid": 7, "version": "1", "gateway_instance_id": "g", "state_dir": "/s", "started_at_ms": 1,
@@ -380,7 +380,7 @@ mod tests {
         })
     }
 
-    /// The checks that are not fine, by name, when the value at `path` is another one.
+    /// Returns the names of the checks that are not ok if the value at `path` is replaced.
     fn complaints(path: &str, value: Value) -> Vec<(&'static str, Verdict)> {
         let mut status = status();
         *status.pointer_mut(path).unwrap() = value;

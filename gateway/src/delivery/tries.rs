@@ -6,8 +6,8 @@ use crate::store::delivery::{PartRow, PartState};
 /// Maximum retry delay, in milliseconds.
 const RETRY_LAST_MS: u64 = 30_000;
 /// Time in which a message sent under a persona may still arrive, in milliseconds: until it is written out
-/// (20 s at most on Discord), until its response times out (15 s), and as long again as a margin, since the
-/// wall clock may be set meanwhile.
+/// (20 s at most on Discord), until its response times out (15 s), and as long again as a margin. Measured by
+/// the wall clock, which may be set meanwhile.
 const ARRIVES_MS: u64 = 60_000;
 /// Additional time for uploads: minimum upload rate.
 const UPLOAD_BYTES_PER_MS: u64 = 128;
@@ -135,7 +135,8 @@ mod tests {
         assert!(Tries::of(&row(PartState::Sending, 0, None), 1).is_unknown);
     }
 
-    /// What nobody knows stays so until it cannot arrive any more; what provably was not said never arrives.
+    /// An unknown result stays unknown until the message can no longer arrive; a message that was certainly
+    /// not sent never arrives.
     #[test]
     fn c10_what_went_under_a_name_is_waited_for_until_it_cannot_arrive() {
         let sending = |at_ms| Tries::of(&row(PartState::Sending, 1, at_ms), 1);

@@ -158,7 +158,7 @@ mod tests {
         config
     }
 
-    /// Whoever asks why /acp spawn is refused finds the key, and the file to set it in.
+    /// The reason why `/acp spawn` is refused names the key, and the file to set it in.
     #[test]
     fn where_nobody_may_spawn_the_key_and_the_file_are_named() {
         use crate::config::load::{Inputs, load};
@@ -209,7 +209,7 @@ mod tests {
         assert!(look(None, None, &env).is_empty());
     }
 
-    /// Tokens and ids of a wrong form, and token files with a wrong mode, are listed.
+    /// Lists tokens and ids of a wrong form, and token files with a wrong mode.
     #[test]
     fn tokens_and_ids_of_the_wrong_form_are_named() {
         use Verdict::{Failed, Note};
