@@ -142,7 +142,7 @@ impl Manager {
     }
 
     /// Changes a queued run: drops it, steers it into the running turn, or replaces its text. A run that has
-    /// started is not changed, and the response says so.
+    /// started is not changed; the response is then `TooLate`.
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_LIMIT_REACHED` (the new text is too long), `ACP_STORE_UNAVAILABLE`.

@@ -20,8 +20,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of consecutive attempts with an unknown result; then the part becomes `uncertain`, a notice
-/// says so, and the next part is sent. Attempts that certainly failed (rate limit, refusal) are retried
-/// without limit.
+/// reports the uncertainty, and the next part is sent. Attempts that certainly failed (rate limit, refusal)
+/// are retried without limit.
 const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
 /// Number of rows without output after which the checkpoint is advanced anyway.
 const SILENT_ROWS_MAX: u64 = 1_000;

@@ -270,8 +270,7 @@ impl Host {
             return Err(Refusal::new(RefusalCode::Busy, "too much to do"));
         }
         if from < lease.acked || from > lease.said_up_to() {
-            // A superseded actor may ask this before it knows; any other one journals a gap, which is
-            // detected.
+            // A superseded actor may ask this before it knows; any other one journals a gap, a violation.
             let why = format!("attach from {from} outside of {}..{}", lease.acked, lease.said_up_to());
             return Err(Refusal::new(RefusalCode::OffsetUnavailable, why));
         }
