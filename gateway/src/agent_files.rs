@@ -1,7 +1,7 @@
-//! `fs/*` of an agent, as requests to the supervisor: the gateway itself opens no file of a project.
+//! `fs/*` requests of an agent, sent on to the supervisor: the gateway itself opens no file of a project.
 //!
-//! The supervisor's helper works as the user and within the confinement of the agent's lease. A write is asked for
-//! once (H3): when its answer is lost, the file is inspected and never written again.
+//! The supervisor's helper works as the user and within the confinement of the agent's lease. A write is
+//! requested once (H3): if its reply is lost, the file is inspected and never written again.
 
 use crate::agent_terminal::{Supervise, TerminalError};
 use crate::core::host::{self, Content};
@@ -15,14 +15,14 @@ use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{RefusalCode, Reply, Request};
 use sha2::{Digest, Sha256};
 
-/// Largest file whose text a question about a write is made from, in bytes.
+/// Maximum size, in bytes, of an existing file that a permission request for a write is computed from.
 const EXCERPT_BYTES_MAX: u64 = 256 * 1024;
-/// Characters of a path that an error message shows.
+/// Maximum length of a path in an error message, in characters.
 const PATH_SHOWN_MAX: usize = 500;
-/// Answer for a write that may have been begun and is not found in the file.
+/// Error message for a write that may have started but is not found in the file.
 const UNKNOWN_WRITE: &str = "it is not known whether this was written; look at the file before writing again";
 
-/// Session whose files are meant.
+/// Session whose files are accessed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Project<'a> {
     /// The agent's lease.
@@ -31,7 +31,7 @@ pub(crate) struct Project<'a> {
     pub(crate) roots: &'a [String],
 }
 
-/// `fs/read_text_file`: the result, JSON text.
+/// Handles `fs/read_text_file`. Returns the result as JSON text.
 ///
 /// # Errors
 /// [`TerminalError`].
@@ -49,8 +49,8 @@ pub(crate) async fn read(
     }
 }
 
-/// `fs/write_text_file`: the result, JSON text. `is_uncertain` says whether an earlier attempt may have been begun,
-/// and is kept up to date for the next one.
+/// Handles `fs/write_text_file`. Returns the result as JSON text. `is_uncertain` is true if an earlier
+/// attempt may have started; this function updates it for the next attempt.
 ///
 /// # Errors
 /// [`TerminalError`].
@@ -61,7 +61,7 @@ pub(crate) async fn write(
     is_uncertain: &mut bool,
 ) -> Result<String, TerminalError> {
     if !*is_uncertain {
-        // A write that was not sent is certain not to be done.
+        // A write that was not sent is certainly not done.
         if !supervisor.is_connected() {
             return Err(TerminalError::Unavailable);
         }
@@ -87,7 +87,7 @@ pub(crate) async fn write(
     }
 }
 
-/// State of a file; its text if it has at most `text_bytes_max` bytes.
+/// Returns the state of a file, with its text if it has at most `text_bytes_max` bytes.
 ///
 /// # Errors
 /// [`TerminalError`].
@@ -104,7 +104,7 @@ pub(crate) async fn inspect(
     }
 }
 
-/// Inspects the target of a write: canonical path, equality with the new content, and the text for a question.
+/// Inspects the target of a write: canonical path, equality with the new content, and the old text to show.
 ///
 /// # Errors
 /// [`TerminalError`], as for the write.
@@ -132,7 +132,7 @@ fn sha256(content: &str) -> String {
     format!("{:x}", Sha256::digest(content.as_bytes()))
 }
 
-/// Canonical paths of a directory beneath the session's root, and of the root.
+/// Returns the canonical paths of a directory below one of the session's roots, and of the roots.
 ///
 /// # Errors
 /// [`TerminalError`].
@@ -169,7 +169,8 @@ async fn call(
     }
 }
 
-/// A refusal that time changes is worth another attempt: nothing was begun.
+/// Maps temporary refusals (busy, shutting down) to `Unavailable`, so that the caller retries: nothing was
+/// started.
 fn refused(refusal: CallError) -> TerminalError {
     match refusal {
         CallError::Refused(refusal)
@@ -185,7 +186,7 @@ fn refused(refusal: CallError) -> TerminalError {
     }
 }
 
-/// JSON-RPC error for the agent.
+/// Converts an error of the helper to the JSON-RPC error for the agent.
 fn failed(failure: &FilesError, path: &str) -> TerminalError {
     let code = match failure {
         FilesError::NotFound => NOT_FOUND,

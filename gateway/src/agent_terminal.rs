@@ -1,8 +1,8 @@
-//! `terminal/*` of an agent: each command is a lease of its own under the agent's lease (H16), so it is
-//! supervised, has bounded output and ends with its session. The terminal's id is its lease id, which the
-//! caller mints and commits before [`create`] is called.
+//! `terminal/*` requests of an agent. Each command is a lease of its own below the agent's lease (H16), so it
+//! is supervised, has bounded output and ends with its session. The terminal id is the lease id, which the
+//! caller mints and commits before it calls [`create`].
 //!
-//! Every call is idempotent by lease id: after a crash it can simply be made again.
+//! Every call is idempotent by lease id and can be repeated after a crash.
 
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, NOT_FOUND};
 use crate::core::link::RpcError;
@@ -14,41 +14,41 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::future::Future;
 
-/// How much output of a command is kept when the agent does not say, in bytes.
+/// Bytes of output kept per command if the agent sets no limit.
 const OUTPUT_BYTES_DEFAULT: u64 = 1024 * 1024;
-/// The most that is kept, whatever the agent says, in bytes.
+/// Upper bound of the limit that an agent may set, in bytes.
 const OUTPUT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The way to the supervisor.
+/// Connection to the supervisor.
 pub(crate) trait Supervise: Sync {
-    /// True while requests can be sent.
+    /// True if requests can be sent now.
     fn is_connected(&self) -> bool;
 
-    /// One request and its reply.
+    /// Sends one request and returns its reply.
     fn call(&self, request: Request) -> impl Future<Output = Result<Reply, CallError>> + Send;
 
-    /// Waits until the lease's command has ended: at once when it has already. `None` when the lease is gone
-    /// and nobody saw how.
+    /// Waits until the lease's command has ended; returns at once if it already has. `None` if the lease is
+    /// unknown and its exit status was not recorded.
     ///
     /// # Errors
-    /// [`CallError::Disconnected`] when the supervisor went away while waiting.
+    /// [`CallError::Disconnected`] if the connection to the supervisor was lost during the wait.
     fn exited(&self, lease_id: LeaseId)
     -> impl Future<Output = Result<Option<ExitStatus>, CallError>> + Send;
 }
 
-/// Why there is no result for the agent.
+/// Failure of a terminal or file request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TerminalError {
-    /// The agent is told this.
+    /// Error to send to the agent.
     #[error("{}", .0.message)]
     Rpc(RpcError),
-    /// The supervisor does not answer now: make the call again when it does.
+    /// The supervisor does not answer now; repeat the call once it does.
     #[error("the supervisor does not answer")]
     Unavailable,
 }
 
 impl TerminalError {
-    /// What the agent is told when there is no trying again.
+    /// Converts to the error for the agent, for callers that do not retry.
     pub(crate) fn rpc(self) -> RpcError {
         match self {
             Self::Rpc(error) => error,
@@ -84,10 +84,10 @@ fn unexpected() -> TerminalError {
     TerminalError::Rpc(rpc(INTERNAL_ERROR, "the supervisor gave another answer than was asked for"))
 }
 
-/// Where a command runs.
+/// Session and lease in which a command runs.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
-    /// The agent's lease: the terminal is closed with it.
+    /// The agent's lease; the terminal ends with it.
     pub(crate) parent_lease_id: LeaseId,
     /// The session.
     pub(crate) session_key: &'a SessionKey,
@@ -95,27 +95,27 @@ pub(crate) struct Place<'a> {
     pub(crate) roots: Vec<String>,
     /// Canonical path of the working directory.
     pub(crate) cwd: String,
-    /// The environment that commands of this session start with.
+    /// Initial environment of this session's commands.
     pub(crate) env: &'a [(String, String)],
 }
 
-/// What the agent wants run, from its request.
+/// Command from the agent's request.
 #[derive(Debug)]
 pub(crate) struct Command<'a> {
-    /// Program, or a whole shell line when there are no arguments.
+    /// Program, or a whole shell line if there are no arguments.
     pub(crate) command: &'a str,
     /// Arguments.
     pub(crate) args: &'a [String],
-    /// Additions to the environment.
+    /// Environment variables to add.
     pub(crate) env: &'a [(String, String)],
-    /// How many bytes of output are kept.
+    /// Maximum number of output bytes to keep.
     pub(crate) output_bytes_max: Option<u64>,
 }
 
-/// Spawn request of `terminal/create`, fit to be committed before it is sent.
+/// Builds the spawn request of `terminal/create`, to be committed before it is sent.
 ///
 /// # Errors
-/// [`RpcError`] for an empty command and for a variable that cannot be set.
+/// [`RpcError`] for an empty command or an invalid environment variable.
 pub(crate) fn spawn_of(lease_id: LeaseId, place: Place<'_>, wanted: &Command<'_>) -> Result<Spawn, RpcError> {
     let mut env = place.env.to_vec();
     for (name, value) in wanted.env {
@@ -140,7 +140,7 @@ pub(crate) fn spawn_of(lease_id: LeaseId, place: Place<'_>, wanted: &Command<'_>
     })
 }
 
-/// Some agents send program and arguments, others one line for a shell.
+/// Builds the argv. Some agents send a program and arguments, others one line for a shell.
 fn argv(command: &str, args: &[String]) -> Result<Vec<String>, RpcError> {
     if command.trim().is_empty() || command.contains('\0') || args.iter().any(|arg| arg.contains('\0')) {
         return Err(rpc(INVALID_PARAMS, "no command that could be run"));
@@ -152,7 +152,7 @@ fn argv(command: &str, args: &[String]) -> Result<Vec<String>, RpcError> {
     Ok(std::iter::once(command.to_owned()).chain(args.iter().cloned()).collect())
 }
 
-/// `terminal/create`: the result, JSON text. The lease id must be committed before.
+/// Handles `terminal/create`. Returns the result as JSON text. The lease id must be committed before.
 ///
 /// # Errors
 /// [`TerminalError`].
@@ -164,16 +164,16 @@ pub(crate) async fn create(supervisor: &impl Supervise, spawn: Spawn) -> Result<
     }
 }
 
-/// The terminal of that id, if it is one of this session's.
+/// Returns the lease of a terminal id if it belongs to this session.
 ///
 /// # Errors
-/// What the agent is told.
+/// [`RpcError`] if it does not.
 pub(crate) fn find(terminal_id: &str, allowed: &BTreeSet<LeaseId>) -> Result<LeaseId, RpcError> {
     let lease_id = LeaseId::parse(terminal_id).ok().filter(|id| allowed.contains(id));
     lease_id.ok_or_else(no_terminal)
 }
 
-/// `terminal/output`: the result, JSON text.
+/// Handles `terminal/output`. Returns the result as JSON text.
 ///
 /// # Errors
 /// [`TerminalError`].
@@ -186,10 +186,10 @@ pub(crate) async fn output(supervisor: &impl Supervise, lease_id: LeaseId) -> Re
     Ok(result.to_string())
 }
 
-/// `terminal/wait_for_exit`: the result, JSON text.
+/// Handles `terminal/wait_for_exit`. Returns the result as JSON text.
 ///
 /// # Errors
-/// [`TerminalError`]; the wait can be begun again.
+/// [`TerminalError`]; the wait can be repeated.
 pub(crate) async fn wait_for_exit(
     supervisor: &impl Supervise,
     lease_id: LeaseId,
@@ -198,7 +198,7 @@ pub(crate) async fn wait_for_exit(
     Ok(exit_status(exit).to_string())
 }
 
-/// `terminal/kill`: the command ends, its output stays readable. The result, JSON text.
+/// Handles `terminal/kill`: stops the command, its output stays readable. Returns the result as JSON text.
 ///
 /// # Errors
 /// [`TerminalError`].
@@ -207,13 +207,13 @@ pub(crate) async fn kill(supervisor: &impl Supervise, lease_id: LeaseId) -> Resu
     match supervisor.call(Request::CloseLease { lease_id, reason }).await {
         Ok(Reply::Closing { .. }) => Ok("{}".to_owned()),
         Ok(_) => Err(unexpected()),
-        // It is over already, which is what was wanted.
+        // The command has already ended, as requested.
         Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::LeaseEnded => Ok("{}".to_owned()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// `terminal/release`: the command ends, and nothing of it is kept. The result, JSON text.
+/// Handles `terminal/release`: stops the command and discards its output. Returns the result as JSON text.
 ///
 /// # Errors
 /// [`TerminalError`].
@@ -223,7 +223,7 @@ pub(crate) async fn release(supervisor: &impl Supervise, lease_id: LeaseId) -> R
         Request::Release { lease_id },
     ] {
         match supervisor.call(request).await {
-            // What the supervisor will not let go of yet, it lets go of when the tree is gone.
+            // A refused lease is released by the supervisor once its process tree is gone.
             Ok(_) | Err(CallError::Refused(_)) => {}
             Err(CallError::Disconnected) => return Err(TerminalError::Unavailable),
         }
@@ -238,7 +238,7 @@ async fn tail(supervisor: &impl Supervise, lease_id: LeaseId) -> Result<Tail, Te
     }
 }
 
-/// The output as text: a character that the limit cut in two is left out, as is one that is not finished yet.
+/// Decodes the output, without a character cut off by the size limit or not yet complete at the end.
 fn text(tail: &Tail) -> String {
     let mut bytes = tail.bytes.as_slice();
     if tail.truncated {

@@ -1,6 +1,6 @@
-//! Which agents there are, and how one is started: configuration over the built-in table over defaults. The
-//! environment is an argument, so that what an agent gets to see is decided in one place and tested. Nothing is looked
-//! up here: [`Agents::lookup`] says what must be known, and decisions take the [`Findings`].
+//! Known agents and how to start them: configuration over the built-in presets over defaults. The environment
+//! is an argument, so that the variables an agent receives are decided in one place and testable. No I/O
+//! happens here: [`Agents::lookup`] names the paths to look up, and decisions take the [`Findings`].
 
 use crate::api::AgentView;
 use crate::config::check::RESERVED_ENV;
@@ -19,16 +19,16 @@ use acp_shared::protocol::Graces;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Name of the agent inside of this program.
+/// Name of the built-in demo agent.
 pub(crate) const DEMO: &str = "demo";
-/// Variables of the gateway that every agent sees; `NAME*` names all that begin so. Secrets of the gateway are
-/// not among them, and get in only through the `env_allow` of `acp`, of the backend or of the agent.
+/// Variables of the gateway that every agent receives; `NAME*` is a prefix match. Secrets of the gateway are
+/// not in the list; they pass only through the `env_allow` of `acp`, of the backend or of the agent.
 const ENV_ALLOWED: [&str; 11] =
     ["HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "XDG_*"];
-/// Programs that fetch an agent before they start it.
+/// Programs that download an agent before they start it.
 const FETCHERS: [&str; 2] = ["npx", "uvx"];
 
-/// The agents of this gateway.
+/// Agents of this gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct Agents {
     live: Live,
@@ -36,25 +36,25 @@ pub(crate) struct Agents {
     demo: Vec<String>,
 }
 
-/// A way to start an agent here.
+/// Resolved command line of an agent on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     argv: Vec<String>,
-    /// Whether a fetcher stands for the agent itself.
+    /// True if the program is a fetcher that downloads the agent.
     fetched: bool,
 }
 
 impl Agents {
-    /// The agents of a configuration. `env` is the gateway's environment, `exe` this program, `state_dir` the
-    /// gateway's.
+    /// Creates the agents of a configuration. `env` is the environment of the gateway, `exe` the path of this
+    /// program, `state_dir` the gateway's state directory.
     pub(crate) fn new(live: Live, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let demo = vec![text(exe), "demo-agent".to_owned(), "--state-dir".to_owned(), text(state_dir)];
         Self { live, env, demo }
     }
 
-    /// Everything that must be looked up before an agent is started in these directories; without a working directory
-    /// in the default one.
+    /// Returns the programs and directories to look up before an agent is started in these directories.
+    /// Without a `cwd`, the default working directory is included.
     pub(crate) fn lookup(&self, name: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
         let policy = self.policy(name);
         let roots = policy.workspace_roots.value.iter().chain(&policy.cwd_roots.value);
@@ -65,7 +65,7 @@ impl Agents {
         Lookup { directories, ..self.lookup_programs([name]) }
     }
 
-    /// Everything that must be looked up for [`Agents::list`].
+    /// Returns the programs to look up for [`Agents::list`].
     pub(crate) fn lookup_all(&self) -> Lookup {
         self.lookup_programs(&self.names())
     }
@@ -79,10 +79,10 @@ impl Agents {
         }
     }
 
-    /// How to start and treat an agent.
+    /// Returns the profile to start an agent with.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the list, or not installed; the text says which.
+    /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the allow-list, or not installed; the message says which.
     pub(crate) fn profile(&self, name: &AgentName, found: &Findings) -> Result<Profile, Failure> {
         let profile = self.configured(name)?;
         let refuse = |why: String| Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
@@ -101,10 +101,11 @@ impl Agents {
         Ok(Profile { argv: command.argv, is_looked_up: true, ..profile })
     }
 
-    /// The same as far as configuration has it: no agent is started with it before its program is looked up.
+    /// Returns the profile from the configuration alone. Its program is not looked up yet, so it cannot start
+    /// an agent.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`: unknown, or not on the list.
+    /// `ACP_AGENT_NOT_ALLOWED`: unknown, or not on the allow-list.
     pub(crate) fn configured(&self, name: &AgentName) -> Result<Profile, Failure> {
         if !self.is_known(name) {
             let how = "`acp-gateway agents --all` lists those that are known; others go into the configuration as \
@@ -143,10 +144,10 @@ impl Agents {
         })
     }
 
-    /// The agent to take when none was named.
+    /// Returns the default agent, for requests that name none.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED` when there is no default.
+    /// `ACP_AGENT_NOT_ALLOWED` if no default is configured.
     pub(crate) fn default_agent(&self) -> Result<AgentName, Failure> {
         self.live.now().config.acp.default_agent.clone().ok_or_else(|| {
             let why = "No agent was named, and acp.default_agent is not set: name one with --agent (`acp-gateway \
@@ -155,12 +156,12 @@ impl Agents {
         })
     }
 
-    /// The working directory to use for an agent, canonical; `None` takes the configured default, or else the
-    /// home directory.
+    /// Returns the canonical working directory for an agent; `None` selects the configured default, or else
+    /// the home directory.
     ///
     /// # Errors
-    /// `ACP_CWD_NOT_ALLOWED` when it does not exist, is no absolute path, or lies outside of the roots of the gateway
-    /// or of the agent.
+    /// `ACP_CWD_NOT_ALLOWED` if the directory does not exist, is not an absolute path, or lies outside of the
+    /// roots of the gateway or of the agent.
     pub(crate) fn cwd(
         &self,
         agent: &AgentName,
@@ -181,7 +182,7 @@ impl Agents {
         asked.map(PathBuf::from).or_else(configured).or_else(home)
     }
 
-    /// An additional directory of a session, canonical.
+    /// Returns the canonical path of an additional directory of a session.
     ///
     /// # Errors
     /// As [`Agents::cwd`].
@@ -198,7 +199,7 @@ impl Agents {
         self.live.policy(&Scope::default().with_agent(agent))
     }
 
-    /// Every agent, configured ones and the demo first.
+    /// Returns every agent, configured ones and the demo first.
     pub(crate) fn list(&self, found: &Findings) -> Vec<AgentView> {
         self.names().iter().map(|name| self.view(name, found)).collect()
     }
@@ -260,7 +261,7 @@ impl Agents {
         nearest.map_or_else(String::new, |(_, name)| format!(" Did you mean {name}?"))
     }
 
-    /// The ways to start an agent, best first.
+    /// Returns the command lines that can start an agent, best first.
     fn commands(&self, name: &AgentName) -> Vec<Vec<String>> {
         let loaded = self.live.now();
         if let Some(command) = loaded.config.agents.get(name).and_then(|agent| agent.command.clone()) {
@@ -273,12 +274,12 @@ impl Agents {
         find(name.as_str()).map(|preset| preset.commands.iter().map(owned).collect()).unwrap_or_default()
     }
 
-    /// The best way to start an agent, whether or not it is there.
+    /// Returns the best command line of an agent, installed or not.
     fn command(&self, name: &AgentName) -> Vec<String> {
         self.commands(name).into_iter().next().unwrap_or_default()
     }
 
-    /// The first way to start an agent whose program is there, the program as an absolute path.
+    /// Returns the first command line whose program exists, with the program as an absolute path.
     fn find(&self, name: &AgentName, found: &Findings) -> Option<Found> {
         let commands = self.commands(name);
         let several = commands.len() > 1;
@@ -311,7 +312,7 @@ impl Agents {
     }
 }
 
-/// Every agent of a configuration, configured ones and the demo first.
+/// Returns the names of all agents of a configuration, configured ones and the demo first.
 pub(crate) fn names(config: &Config) -> Vec<AgentName> {
     let built_in = [DEMO].into_iter().chain(PRESETS.iter().map(|preset| preset.name));
     let mut names: Vec<AgentName> = config.agents.keys().cloned().collect();
@@ -323,7 +324,7 @@ pub(crate) fn names(config: &Config) -> Vec<AgentName> {
     names
 }
 
-/// The canonical path of a directory that lies within the roots of the gateway and of the agent.
+/// Returns the canonical path of a directory that lies within the roots of the gateway and of the agent.
 fn allowed_directory(policy: &Policy, what: &str, asked: &Path, found: &Findings) -> Result<String, Failure> {
     let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
     let shown = asked.display();
@@ -337,7 +338,7 @@ fn allowed_directory(policy: &Policy, what: &str, asked: &Path, found: &Findings
         FilesError::BadPath => refuse(format!("The {what} {shown} is not UTF-8.")),
         error => refuse(format!("The {what} {shown} cannot be used: {error}.")),
     })?;
-    // A root that is not there lets nothing through: a list is never taken for an empty one.
+    // A missing root matches no path; a list of missing roots is not treated as an empty list.
     let beneath = |root: &PathBuf| {
         real(root).is_some_and(|root| root.is_ok_and(|root| Path::new(&canonical).starts_with(root)))
     };
@@ -355,7 +356,8 @@ fn allowed_directory(policy: &Policy, what: &str, asked: &Path, found: &Findings
     Ok(canonical)
 }
 
-/// Directories that configuration gives every session of an agent; one that is no text is left out.
+/// Returns the additional directories that the configuration gives every session of an agent, without
+/// non-UTF-8 ones.
 fn configured_directories(config: &Config, agent: &Agent) -> Vec<String> {
     let all = config.acp.additional_directories.iter().chain(&agent.additional_directories);
     all.filter_map(|path| path.to_str().map(str::to_owned)).collect()

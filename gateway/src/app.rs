@@ -1,4 +1,4 @@
-//! The service as a whole: what is opened in which order, and closed in the reverse one.
+//! The service as a whole: opens its parts in order and closes them in reverse order.
 
 use crate::agents::Agents;
 use crate::api::SOCKET;
@@ -41,40 +41,41 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How often a start that finds the disk full is tried again, in milliseconds.
+/// Retry interval of a start that finds the disk full, in milliseconds.
 const ROOM_MS: u64 = 500;
 
-/// What a gateway is started with.
+/// Start parameters of a gateway.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Its state directory; made if there is none.
+    /// State directory; created if missing.
     pub(crate) state_dir: PathBuf,
-    /// Its configuration.
+    /// Configuration.
     pub(crate) loaded: Loaded,
-    /// How to read it anew on SIGHUP; `None` where that ends the service.
+    /// Reload of the configuration on SIGHUP; with `None`, SIGHUP ends the service.
     pub(crate) reload: Option<Reload>,
-    /// The supervisor to use.
+    /// Socket of the supervisor.
     pub(crate) supervisor_socket: PathBuf,
-    /// The file with the secret that it wants to hear.
+    /// File with the supervisor's shared secret.
     pub(crate) supervisor_secret: PathBuf,
-    /// Keep a gateway running that refuses to serve, with the reason on its API; otherwise it ends with the reason.
+    /// If the supervisor refuses this gateway: keep running and report the reason on the API, instead of
+    /// exiting with it.
     pub(crate) stays_refused: bool,
 }
 
-/// The gateway accepts work.
+/// Sent once the gateway accepts work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ready {
     /// Its pid.
     pub(crate) pid: u32,
-    /// Where the local API listens.
+    /// Path of the local API's socket.
     pub(crate) socket: PathBuf,
 }
 
-/// Serves until one of the signals comes, which are listened for since before anything was started. Ready when the
-/// supervisor answers; until then it waits and says so. `channels` are there beside the built-in ones.
+/// Serves until one of `signals` arrives; they are registered before anything is started. Ready once the
+/// supervisor answers, and logs the wait until then. `channels` are added to the built-in ones.
 ///
 /// # Errors
-/// The state directory is in use, a copy, or cannot be opened; the socket cannot be bound.
+/// The state directory is in use, is a copy, or cannot be opened; the socket cannot be bound.
 pub(crate) async fn serve(
     settings: Settings,
     mut channels: Vec<Arc<dyn Channel>>,
@@ -136,7 +137,7 @@ pub(crate) async fn serve(
             tracing::warn!(what, "ended in disorder");
         }
     }
-    // Last, so that nobody takes the end of the gateway for a conversation that is served no more.
+    // Unregistered last: until then a conversation must not look as if its channel were no longer served.
     service.registry.unregister(direct::ID);
     for channel in &channels {
         all.unregister(channel);
@@ -146,7 +147,7 @@ pub(crate) async fn serve(
     ended
 }
 
-/// Serves until a signal comes, or the supervisor refuses this gateway as rolled back.
+/// Serves until a signal arrives, or the supervisor refuses this gateway as rolled back.
 async fn until_end(
     service: &Local,
     mut signals: Signals,
@@ -168,7 +169,8 @@ async fn until_end(
     }
 }
 
-/// Refuses to serve while the supervisor refuses this gateway as rolled back. Returns how the gateway ends, if it does.
+/// Refuses to serve while the supervisor refuses this gateway as rolled back. Returns the gateway's exit
+/// result if the gateway must end.
 async fn refuse_to_serve(
     service: &Local,
     api: &Api,
@@ -191,7 +193,8 @@ async fn refuse_to_serve(
     }
 }
 
-/// Takes up what was under way before a restart, before anybody can say something new. How many sessions there are.
+/// Resumes work that was in progress before a restart, before new input is accepted. Returns the number of
+/// sessions.
 async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
     let resumed = manager.resume().await?;
     match inlet.bindings().reconcile().await {
@@ -202,7 +205,7 @@ async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
     Ok(resumed)
 }
 
-/// Everything that goes on by itself; those that are waited for at the end, by name.
+/// Spawns the background tasks. Returns, by name, the tasks that shutdown waits for.
 pub(crate) fn in_background(
     service: &Local,
     inlet: Inlet,
@@ -228,7 +231,7 @@ pub(crate) fn in_background(
     ]
 }
 
-/// Lets a channel bring in what people say, until `stop`.
+/// Passes a channel's incoming events to the inbox until `stop`.
 async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: CancellationToken) {
     tokio::select! {
         biased;
@@ -237,9 +240,8 @@ async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: Cancella
     }
 }
 
-/// Opens the store; where the disk is full, as soon as there is room: before anything can be served a start writes the
-/// index of the log, and that it is one more start, by which the supervisor tells it from earlier ones. `None` when the
-/// gateway is to end before that.
+/// Opens the store; retries while the disk is full, because a start has to write the index of the log and its
+/// epoch, by which the supervisor tells this start from earlier ones. `None` if a signal arrives first.
 async fn open_with_room(
     state_dir: &Path,
     config: &Config,
@@ -278,7 +280,8 @@ async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure>
     opened.map_err(|error| not_opened(error, state_dir))
 }
 
-/// Why there is no gateway on a state directory. The person who starts it reads this: it is not only in the log.
+/// Error for a state directory that cannot be opened. Shown to the person who starts the gateway, not only
+/// logged.
 fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
     let dir = state_dir.display().to_string();
     let mut failure = Failure::from(error.clone());
@@ -350,7 +353,7 @@ fn start(
     })
 }
 
-/// The progress that goes with each Hello, read from the store at that time.
+/// Reads the progress sent with each Hello from the store at that time.
 fn marks_of(store: &Store) -> ReadMarks {
     let store = store.clone();
     Box::new(move || {
@@ -367,11 +370,11 @@ fn marks_of(store: &Store) -> ReadMarks {
 type ReadAnew = dyn Fn() -> Result<Loaded, Failure> + Send + Sync;
 type SetLogLevel = dyn Fn(&str) -> Result<(), Failure> + Send + Sync;
 
-/// How a service reads its configuration anew.
+/// Steps of a configuration reload.
 pub(crate) struct Reload {
-    /// Reads it from where it was read at start.
+    /// Reads the configuration from the sources of the start.
     pub(crate) read: Box<ReadAnew>,
-    /// Makes the log follow.
+    /// Applies the new log level.
     pub(crate) log_level: Box<SetLogLevel>,
 }
 
@@ -381,7 +384,8 @@ impl std::fmt::Debug for Reload {
     }
 }
 
-/// Reads the configuration anew whenever it is asked for. What is wrong is refused whole, and the old one stays.
+/// Reloads the configuration on each signal. An invalid one is refused as a whole, and the old one stays in
+/// force.
 async fn reloads(how: Reload, mut asked: Signal, live: Live, stop: CancellationToken) {
     let how = Arc::new(how);
     loop {
@@ -430,11 +434,11 @@ fn tell(changes: &Changes) {
 
 async fn supervisor_is_up(supervisor: &Supervisor) {
     let mut status = supervisor.status();
-    // The sender lives as long as the handle: it cannot be gone here.
+    // The sender lives as long as the handle, so it cannot be gone here.
     let _ = status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await;
 }
 
-/// When a commit counts as durable.
+/// Point at which a commit counts as durable.
 pub(crate) const fn durability(config: &Config) -> Durability {
     match config.acp.control_plane.durability {
         config::Durability::Full => Durability::Full,
@@ -442,18 +446,18 @@ pub(crate) const fn durability(config: &Config) -> Durability {
     }
 }
 
-/// How much one commit may hold.
+/// Maximum size and duration of one group commit.
 pub(crate) const fn group_bounds(config: &Config) -> GroupBounds {
     let checkpoint = &config.acp.control_plane.checkpoint;
     GroupBounds { events_max: checkpoint.flush_every_events, open_ms: checkpoint.flush_every_ms }
 }
 
-/// The bounds of the local API.
+/// Limits of the local API.
 pub(crate) fn api_limits(config: &Config) -> ApiLimits {
     let default = ApiLimits::default();
     let body = usize::try_from(config.limits.prompt_bytes_max).unwrap_or(usize::MAX);
     ApiLimits {
-        // JSON may need six bytes for one of the prompt.
+        // JSON may need six bytes for one byte of the prompt.
         body_bytes_max: body.saturating_mul(6).saturating_add(64 * 1024),
         connections_max: usize::try_from(config.limits.connections_max).unwrap_or(default.connections_max),
         ..default
@@ -469,29 +473,29 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Code::Runtime, format!("Cannot {what} {}: {error}", path.display())).origin("gateway")
 }
 
-/// The signals that a service listens for.
+/// Signals that a service handles.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Option<Signal>,
-    /// Asks to read the configuration anew.
+    /// Requests a configuration reload.
     reload: Option<Signal>,
 }
 
-/// What SIGHUP asks for.
+/// Meaning of SIGHUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hangup {
-    /// The terminal is gone: end.
+    /// The terminal is gone: end the service.
     Ends,
-    /// Read the configuration anew.
+    /// Reload the configuration.
     Reloads,
 }
 
 impl Signals {
-    /// From now on they no longer end the process by themselves.
+    /// Registers the handlers; from now on these signals no longer end the process by default.
     ///
     /// # Errors
-    /// The system does not let us listen.
+    /// The handlers cannot be installed.
     pub(crate) fn listen(hangup: Hangup) -> Result<Self, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
@@ -507,7 +511,7 @@ impl Signals {
         Ok(Self { terminate, interrupt, hangup, reload })
     }
 
-    /// Whether one has come already.
+    /// True if a signal has already arrived.
     pub(crate) fn came(&mut self) -> bool {
         self.next().now_or_never().is_some()
     }

@@ -1,11 +1,11 @@
-//! Work that may block goes aside, so that no worker of the runtime waits for a disk.
+//! Runs blocking work on tokio's blocking pool.
 
 use tokio::task::JoinError;
 
-/// Runs `work` where it may block. A caller that goes away does not stop it.
+/// Runs `work` on the blocking pool. Dropping the returned future does not stop it.
 ///
 /// # Errors
-/// It panicked, or the runtime is ending.
+/// The work panicked, or the runtime is shutting down.
 pub(crate) async fn run<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -16,7 +16,7 @@ pub(crate) async fn run<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await
 }
 
-/// For simulated time: with a second thread, the order of events would be the machine's.
+/// Inline execution for simulated time: a second thread would make the order of events nondeterministic.
 #[cfg(test)]
 pub(crate) mod by_hand {
     use std::cell::Cell;
@@ -29,7 +29,7 @@ pub(crate) mod by_hand {
         HERE.get()
     }
 
-    /// From now on this thread does such work itself, at once.
+    /// Makes this thread run blocking work inline from now on.
     pub(crate) fn stay_here() {
         HERE.set(true);
     }

@@ -1,6 +1,6 @@
-//! The bots of Discord that the configuration names, one for each account: started, given what a reload changed (a
-//! token above all, D7), and ended when their account is taken out. One that cannot be served is said, and holds up
-//! none of the others.
+//! Discord bots of the configuration, one per account: starts them, applies reloaded settings (above all new
+//! tokens, D7), and stops a bot when its account is removed. A bot that cannot be served is logged and does
+//! not affect the others.
 
 use crate::channel::discord::{DISCORD, Discord, Settings};
 use crate::channel::{Channel, Channels, Inbox};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Every account that the configuration names, with what it is to be served with, or why it cannot be.
+/// Settings of every configured account, or the reason why the account cannot be served.
 type Wanted = BTreeMap<String, Result<Settings, String>>;
 
-/// See the module.
+/// Running bots, kept in line with the live configuration.
 pub(crate) struct Bots {
     channels: Channels,
     changes: watch::Receiver<Arc<Loaded>>,
@@ -25,21 +25,21 @@ pub(crate) struct Bots {
 
 struct Bot {
     adapter: Discord,
-    /// The same one, as it is registered.
+    /// The adapter as it is registered.
     channel: Arc<dyn Channel>,
     ends: CancellationToken,
     is_heard: bool,
 }
 
 impl Bots {
-    /// Begins to serve what the configuration names; what people say there is heard from [`Bots::serve`] on.
+    /// Starts the bots of the configuration. Incoming events are read only once [`Bots::serve`] runs.
     pub(crate) fn new(live: &Live, channels: Channels, stop: CancellationToken) -> Self {
         let mut bots = Self { channels, changes: live.changes(), stop, bots: BTreeMap::new() };
         bots.follow(wanted(live.at_start()));
         bots
     }
 
-    /// Listens, and follows what the configuration says, until the end of the service.
+    /// Reads incoming events and applies configuration changes until shutdown.
     pub(crate) async fn serve(mut self, inbox: Arc<dyn Inbox>) {
         loop {
             for bot in self.bots.values_mut().filter(|bot| !bot.is_heard) {
@@ -55,7 +55,7 @@ impl Bots {
                 break;
             }
             let now = Arc::clone(&self.changes.borrow_and_update());
-            // Tokens are read from files.
+            // Blocking: tokens are read from files.
             match tokio::task::spawn_blocking(move || wanted(&now.config)).await {
                 Ok(wanted) => self.follow(wanted),
                 Err(error) => tracing::error!(%error, "the accounts of Discord stay as they are"),
@@ -63,7 +63,7 @@ impl Bots {
         }
     }
 
-    /// Makes the bots what is wanted. One whose settings cannot be used goes on with those that it has.
+    /// Starts, updates and stops bots to match `wanted`. A bot with unusable new settings keeps its old ones.
     fn follow(&mut self, wanted: Wanted) {
         let gone: Vec<String> = self.bots.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
         for id in gone {
@@ -85,7 +85,7 @@ impl Bots {
         if let Some(bot) = before.filter(|bot| *bot.adapter.base() == settings.base) {
             return bot.adapter.renew(settings).map_err(|error| error.to_string());
         }
-        // One that takes another's place is made before that one ends.
+        // The replacement is created before the old bot is stopped.
         let adapter = Discord::new(id.to_owned(), settings).map_err(|error| error.to_string())?;
         let channel = Arc::new(adapter.clone()) as Arc<dyn Channel>;
         let registered = match before {
@@ -148,7 +148,7 @@ mod tests {
         format!("[channels.discord.accounts.{id}]\ntoken_file = \"{file}\"\n{more}\n")
     }
 
-    /// What an account says goes before what the channel says.
+    /// Settings of an account override those of the channel.
     #[test]
     fn agents_have_their_names_where_the_configuration_says() {
         let dir = tempfile::tempdir().unwrap();
@@ -167,7 +167,8 @@ mod tests {
         }
     }
 
-    /// Accounts come, change and go with the configuration; one that is wrong leaves the others alone, and what it had.
+    /// Accounts are added, changed and removed with the configuration; an invalid one keeps its old settings
+    /// and affects no other.
     #[tokio::test]
     async fn d07_a_reload_changes_accounts_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
@@ -196,13 +197,13 @@ mod tests {
         };
         let (a, _) = becomes(&(account("a", &one, "") + &account("b", &none, "")), &["a"]);
         let (a, ends) = a.unwrap();
-        // The same adapter goes on with another token, and with one that cannot be read.
+        // The same adapter takes a new token, and keeps the old one if the new one cannot be read.
         let (same, b) = becomes(&(account("a", &two, "") + &account("b", &one, "")), &["a", "b"]);
         let (b, b_ends) = b.unwrap();
         assert!(Arc::ptr_eq(&a, &same.unwrap().0));
         let (same, _) = becomes(&(account("a", &none, "") + &account("b", &one, "")), &["a", "b"]);
         assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !ends.is_cancelled());
-        // Another service is another bot; one that cannot be made for it takes nobody's place.
+        // Another service needs a new adapter; one that cannot be created replaces nothing.
         let odd = file("odd", "\u{7f}");
         let bad = account("a", &odd, "base_url = \"http://127.0.0.1:9\"");
         let (same, _) = becomes(&(bad + &account("b", &one, "")), &["a", "b"]);

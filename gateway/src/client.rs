@@ -1,5 +1,6 @@
-//! A client of the local API: HTTP/1.1 over the Unix socket. It survives restarts of the gateway: acting
-//! requests are sent again under the same idempotency key, event streams go on after the last event seen.
+//! Client of the local API: HTTP/1.1 over the Unix socket. Survives restarts of the gateway: modifying
+//! requests are retried under the same idempotency key, and event streams resume after the last event
+//! received.
 
 use crate::api::{ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
 use crate::error::Failure;
@@ -19,37 +20,38 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 
-/// Largest answer that is not a stream.
+/// Maximum size of a response that is not a stream, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// First pause before another try, doubled each time.
+/// First retry delay, in milliseconds; doubled each time.
 const PAUSE_MS: u64 = 50;
-/// Longest pause.
+/// Maximum retry delay, in milliseconds.
 const PAUSE_MS_MAX: u64 = 1_000;
-/// How long a gateway that was there, and is gone, is waited for.
+/// Maximum wait for a gateway that answered before and is gone, in milliseconds.
 const RETURN_MS: u64 = 60_000;
-/// How long to wait where a socket lies and nobody listens: a gateway that was killed, and may be restarting.
+/// Maximum wait if the socket file exists and no process listens, in milliseconds: the gateway was killed and
+/// may be restarting.
 const DEAD_SOCKET_MS: u64 = 15_000;
 
-/// Talks to the gateway of one state directory.
+/// Client of the gateway of one state directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     socket: PathBuf,
     deadline: Option<Instant>,
 }
 
-/// Why one try gave no answer.
+/// Reason why an attempt failed without a response.
 enum Lost {
-    /// No socket at all.
+    /// The socket does not exist.
     Absent,
-    /// Nobody answers, or not to the end.
+    /// The connection was refused, or broke before the response was complete.
     Broken(String),
 }
 
-/// Waits between tries, and says when it was long enough.
+/// Retry delays with a time limit.
 struct Patience {
     until: Instant,
     pause_ms: u64,
-    /// Whether the gateway has answered this client before.
+    /// True if the gateway has answered this client before.
     met: bool,
 }
 
@@ -59,7 +61,7 @@ impl Patience {
         Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, met }
     }
 
-    /// `false` when it makes no sense to try again.
+    /// Waits before the next attempt. Returns false if a retry is pointless or the time is up.
     async fn wait(&mut self, lost: &Lost, deadline: Option<Instant>) -> bool {
         if matches!(lost, Lost::Absent) && !self.met {
             return false;
@@ -77,26 +79,26 @@ impl Patience {
 }
 
 impl Client {
-    /// A client of the gateway that serves `state_dir`; nothing is connected yet.
+    /// Creates a client of the gateway that serves `state_dir`; does not connect yet.
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self { socket: state_dir.join(SOCKET), deadline: None }
     }
 
-    /// The same, giving up with `TIMEOUT` at that time.
+    /// Sets a deadline, after which calls fail with `TIMEOUT`.
     pub(crate) fn until(mut self, deadline: Option<Instant>) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Asks for something.
+    /// Sends a GET request.
     ///
     /// # Errors
-    /// What the gateway answers; `GATEWAY_UNAVAILABLE`; `TIMEOUT`.
+    /// The failure returned by the gateway; `GATEWAY_UNAVAILABLE`; `TIMEOUT`.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         self.ask(Method::GET, path, Bytes::new(), None).await
     }
 
-    /// Does something, once: a repetition after a lost answer carries the same key.
+    /// Sends a POST request; retries after a lost response carry the same idempotency key.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -134,7 +136,7 @@ impl Client {
         within(self.deadline, asking).await
     }
 
-    /// One try: status and body.
+    /// Makes one attempt. Returns status and body.
     async fn once(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), Lost> {
         let response = self.send(request).await?;
         let status = response.status();
@@ -154,7 +156,7 @@ impl Client {
         let broken = |error: hyper::Error| Lost::Broken(error.to_string());
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // Ends with the connection: when the response's body is read or dropped.
+        // The task ends with the connection: when the response's body is read or dropped.
         tokio::spawn(async move {
             let _ = connection.await;
         });
@@ -174,7 +176,7 @@ impl Client {
         }
     }
 
-    /// The events of a session from `wanted.after` on.
+    /// Returns the events of a session after `wanted.after`.
     pub(crate) fn events(&self, wanted: Wanted) -> Events {
         Events {
             client: self.clone(),
@@ -188,22 +190,22 @@ impl Client {
     }
 }
 
-/// Which events.
+/// Selection of events.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
-    /// Of which session.
+    /// Session of the events.
     pub(crate) session: SessionKey,
-    /// Only those after this number.
+    /// Lower bound, exclusive, of `session_seq`.
     pub(crate) after: u64,
-    /// Only those of this run, up to its `done` or `error`.
+    /// Only events of this run, up to its `done` or `error`.
     pub(crate) run: Option<RunId>,
-    /// Replayed conversation too.
+    /// Include events that the agent replayed from old conversations.
     pub(crate) replay: bool,
-    /// Wait for more; otherwise end with what is there.
+    /// Wait for new events; otherwise end after the existing ones.
     pub(crate) follow: bool,
 }
 
-/// An event stream that reconnects by itself.
+/// Event stream that reconnects automatically.
 pub(crate) struct Events {
     client: Client,
     wanted: Wanted,
@@ -215,10 +217,10 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// The next event line; `None` when the stream has ended. Safe to cancel.
+    /// Returns the next event line; `None` when the stream has ended. Safe to cancel.
     ///
     /// # Errors
-    /// What the gateway answers; `GATEWAY_UNAVAILABLE` when it does not come back; `TIMEOUT`.
+    /// The failure returned by the gateway; `GATEWAY_UNAVAILABLE` if it does not come back; `TIMEOUT`.
     pub(crate) async fn next(&mut self) -> Result<Option<String>, Failure> {
         let deadline = self.client.deadline;
         if let Some(ready) = self.ready() {
@@ -227,7 +229,7 @@ impl Events {
         within(deadline, self.more()).await
     }
 
-    /// The next event line that is here already, without waiting: `None` when there is none.
+    /// Returns the next event line that is already received; `None` if there is none.
     pub(crate) fn ready(&mut self) -> Option<Result<Option<String>, Failure>> {
         if self.ended {
             return Some(Ok(None));
@@ -252,7 +254,7 @@ impl Events {
             return Some(None);
         }
         let seq: u64 = event.id.as_deref().and_then(|id| id.parse().ok())?;
-        // A repetition after a reconnect is not shown twice.
+        // An event repeated after a reconnect is dropped.
         if seq <= self.cursor {
             return None;
         }
@@ -368,12 +370,12 @@ async fn within<T>(
     }
 }
 
-/// The gateway said something that this client does not understand: versions that do not fit.
+/// Builds the failure for an invalid response: the versions of gateway and client do not match.
 fn odd(what: &str) -> Failure {
     Failure::new(Code::Runtime, format!("the gateway's answer was not understood: {what}")).origin("client")
 }
 
-/// A text as one segment of a path.
+/// Percent-encodes a text as one segment of a path.
 pub(crate) fn encode(segment: &str) -> String {
     let mut out = String::with_capacity(segment.len());
     for byte in segment.bytes() {

@@ -1,9 +1,9 @@
-//! The one clock of the gateway: wall time for people, that never goes back while the process lives.
+//! The gateway's clock: wall-clock time that never goes backwards while the process lives.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
-/// Tells the time. Cheap to copy; all copies agree.
+/// Source of time. Cheap to copy; all copies agree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     wall_ms: u64,
@@ -11,24 +11,25 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Reads the wall clock once; from then on time goes on by itself, whatever somebody does to the wall clock.
+    /// Reads the wall clock once and then advances monotonically, independent of later changes to the wall
+    /// clock.
     pub(crate) fn start() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { wall_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), base: Instant::now() }
     }
 
-    /// A clock that shows this time now; it goes on as the runtime's time does.
+    /// Creates a clock that shows this time now and advances with the runtime's time.
     #[cfg(test)]
     pub(crate) fn at(wall_ms: u64) -> Self {
         Self { wall_ms, base: Instant::now() }
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Returns milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> u64 {
         self.wall_ms + u64::try_from(self.base.elapsed().as_millis()).unwrap_or(0)
     }
 
-    /// The instant at which [`Clock::now_ms`] will be `at_ms`.
+    /// Returns the instant at which [`Clock::now_ms`] will be `at_ms`.
     pub(crate) fn instant_of(&self, at_ms: u64) -> Instant {
         let ahead = Duration::from_millis(at_ms.saturating_sub(self.wall_ms));
         self.base + ahead

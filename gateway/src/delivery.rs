@@ -1,8 +1,9 @@
-//! Delivery: brings what journals say into the conversations that are bound to their sessions, in order, once.
+//! Delivery: sends journal rows to the conversations that are bound to their sessions, in order, exactly
+//! once.
 //!
-//! One task looks which bindings are behind; one task per binding that is behind does the work, and stays as long as
-//! there is a card to be kept ([`cards`]). A wake-up is only a hint: everything is read from the journal and from the
-//! outbox, so that a crash anywhere is gone on from.
+//! One task finds bindings with undelivered rows; one task per such binding does the work, and stays as long
+//! as a status card is live ([`cards`]). Wake-ups are only hints: everything is read from the journal and the
+//! outbox, so that delivery resumes after a crash at any point.
 
 mod attached;
 mod attempt;
@@ -27,41 +28,41 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-/// How long commits are gathered before the journals are looked at.
+/// Minimum delay between a commit and the next scan of the journals, in milliseconds.
 const GATHER_MS: u64 = 20;
-/// How many times as long as a look took nothing is looked at again: each look reads every active binding, and with
-/// thousands of them this is what bounds its share of a processor …
+/// Delay before the next scan, as a multiple of the duration of the last one: each scan reads every active
+/// binding, and with thousands of them this bounds the processor share of scans …
 const REST_TIMES: u32 = 4;
-/// … but for no longer than this, in milliseconds.
+/// … up to this maximum, in milliseconds.
 const REST_MS_MAX: u64 = 500;
-/// How often ended bindings are looked for that still owe something.
+/// Interval of the search for ended bindings with pending rows, in milliseconds.
 const SWEEP_MS: u64 = 60_000;
-/// How often cards are looked for that could not be folded.
+/// Interval of retries for cards that could not be finalized, in milliseconds.
 const TIDY_MS: u64 = 2_000;
-/// At how many of these looks one is for messages that could not be amended.
+/// Retries for messages with obsolete buttons happen at every n-th of these intervals.
 const TIDY_TIMES: u32 = 5;
-/// First pause after a part was not taken; doubled each time.
+/// First retry delay after a failed attempt, in milliseconds; doubled each time.
 const RETRY_FIRST_MS: u64 = 250;
-/// How long a binding rests whose task ended out of order, in milliseconds.
+/// Delay before a binding whose task panicked is retried, in milliseconds.
 const DISORDER_MS: u64 = 1_000;
 
-/// How a binding's task left it.
+/// Result of a binding's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
-    /// Everything up to this number was looked at.
+    /// Everything up to this row number was processed.
     At(u64),
-    /// It ended, and owes nothing more.
+    /// The binding has ended and has nothing pending.
     Over,
-    /// It was stopped, or something failed: look again.
+    /// The task was stopped or failed: check the binding again.
     Unknown,
 }
 
-/// What is remembered of a binding between its tasks.
+/// State of a binding between its tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Mark {
     cursor: Option<u64>,
     busy: bool,
-    /// How much its conversation was told when it was last taken up.
+    /// Verbosity when the last task was started.
     verbosity: Option<Verbosity>,
 }
 
@@ -107,7 +108,7 @@ pub(crate) async fn run(
         for due in found {
             let mark = marks.entry(due.binding.binding_id).or_default();
             let is_behind = mark.cursor.is_none_or(|cursor| cursor < due.end);
-            // What is said from now on is told in the new way: that must be recorded before more is said.
+            // A new verbosity applies to later rows, so it must be recorded before more rows are journaled.
             let is_other = mark.verbosity != due.binding.verbosity;
             let is_over = due.binding.status == BindingStatus::Ended;
             let is_parked = due.binding.status == BindingStatus::Parked;
@@ -136,7 +137,7 @@ pub(crate) async fn run(
     while tasks.set.join_next().await.is_some() {}
 }
 
-/// How long commits are gathered after a look that took so long.
+/// Returns the delay before the next scan, given the duration of the last one.
 fn rest(took: Duration) -> Duration {
     took.saturating_mul(REST_TIMES)
         .clamp(Duration::from_millis(GATHER_MS), Duration::from_millis(REST_MS_MAX))
@@ -153,9 +154,9 @@ async fn add_owing(store: &Store, marks: &mut Marks) {
     }
 }
 
-/// Where a card could not be folded, or a message could not be amended, that is tried again, also where nothing is
-/// journaled any more. Cards each time; messages at some of the `times`, since they may be waiting for somebody for hours.
-/// Whether there is such a one.
+/// Marks bindings for a retry whose card could not be finalized or whose messages could not be edited, even
+/// if their journal is idle. Cards on every call, messages on every `TIDY_TIMES`th, since a retry may
+/// depend on a person. Returns true if any was found.
 async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
     let is_more = times.is_multiple_of(TIDY_TIMES);
     *times = times.wrapping_add(1);
@@ -188,7 +189,7 @@ async fn look(store: &Store, marks: &Marks) -> Vec<Due> {
     })
 }
 
-/// The tasks of bindings, each with the binding that it is about: also of one that ended out of order.
+/// Tasks of bindings, with the binding of each, to find it after a panic too.
 #[derive(Default)]
 struct Tasks {
     set: JoinSet<Left>,
@@ -220,7 +221,7 @@ impl Tasks {
             Ok((_, Left::Unknown)) => {
                 marks.insert(id, Mark::default());
             }
-            // The others are not held up by it, and it is tried again: nothing is lost, it is all in the outbox.
+            // Other bindings are not affected; nothing is lost, the outbox holds all for the retry.
             Err(error) => {
                 tracing::error!(binding_id = %id, %error, "a delivery task ended out of order");
                 let stop = stop.clone();

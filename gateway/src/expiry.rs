@@ -1,6 +1,6 @@
-//! Windows that run out: looks when the next one does, sleeps until then, and hands what is due to the session's
-//! actor, which decides. Time wakes it, not traffic; a commit only makes it look again, since somebody may have been
-//! bound or have changed a window.
+//! Idle and max-age timeouts: finds the next one that is due, sleeps until then, and hands expired sessions
+//! to their actor, which decides. The timer drives this, not traffic; a commit only triggers a new check,
+//! since it may have added a binding or changed a timeout.
 
 use crate::clock::Clock;
 use crate::core::ttl::{Expiry, Source, Subject, Windows};
@@ -10,12 +10,12 @@ use crate::store::sessions::Mortal;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// The longest sleep, in milliseconds: whatever else happens, windows are looked at this often.
+/// Maximum sleep between two checks, in milliseconds.
 const SLEEP_MS: u64 = 60_000;
-/// After a commit the windows are looked at again, but no sooner than this after the last look, in milliseconds.
+/// Minimum time between two checks that are triggered by commits, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
-/// Runs until `stop`. The windows are asked for anew at each look: configuration may change.
+/// Runs until `stop`. `windows` is called at each check because the configuration may change.
 pub(crate) async fn run(
     store: Store,
     manager: Arc<Manager>,
@@ -38,7 +38,7 @@ pub(crate) async fn run(
         let until = next_ms.unwrap_or(u64::MAX).clamp(looked_ms, looked_ms + SLEEP_MS);
         let sleep = tokio::time::sleep_until(clock.instant_of(until));
         let changed = async {
-            // The sender lives as long as the store: without it there is nothing to look at.
+            // The sender lives as long as the store; if it is gone, nothing is left to check.
             if committed.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -53,11 +53,11 @@ pub(crate) async fn run(
     }
 }
 
-/// Has everything that is due ended; when the next window ends.
+/// Hands all due sessions to the manager. Returns the time of the next check.
 async fn expire_due(manager: &Manager, windows: Windows, clock: &Clock, mortals: Vec<Mortal>) -> Option<u64> {
     let mut next_ms = None;
     for Mortal { session_key, subject } in mortals {
-        // An agent's own window is its actor's: it knows whether the agent is there.
+        // The agent's own timeout belongs to its actor, which knows if the agent is running.
         let Some(expiry) = windows.all(&subject).into_iter().find(|expiry| expiry.source != Source::Runtime)
         else {
             continue;
@@ -71,14 +71,14 @@ async fn expire_due(manager: &Manager, windows: Windows, clock: &Clock, mortals:
         if let Err(failure) = manager.expire(&session_key, expiry, seen_ms, closes).await {
             tracing::warn!(%session_key, %failure, "a window that ran out did not end anything yet");
         }
-        // It is looked at again: a session may have more than one binding, and the store may be full.
+        // Checked again soon: a session may have several bindings, and the store may be full.
         let again_ms = clock.now_ms() + LOOK_MS;
         next_ms = Some(next_ms.map_or(again_ms, |next: u64| next.min(again_ms)));
     }
     next_ms
 }
 
-/// When what runs out had last been used, and whether the session ends with it: its last binding takes it along.
+/// Returns the time of last use, and true if the session closes: it closes together with its last binding.
 fn judge(subject: &Subject, expiry: &Expiry) -> (u64, bool) {
     let of = |binding_id| subject.bindings.iter().find(|clock| Some(clock.binding_id) == binding_id);
     match of(expiry.binding_id) {

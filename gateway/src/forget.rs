@@ -1,5 +1,5 @@
-//! Forgets what nobody will ask for again: answers to commands, and what the gateway itself said in channels that hear
-//! themselves.
+//! Retention: deletes stored responses to commands, and records of the gateway's own messages in channels
+//! that echo them.
 
 use crate::core::policy::Scope;
 use crate::live::Live;
@@ -7,19 +7,19 @@ use crate::store::{Store, StoreError, now_ms};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often answers are looked through, in milliseconds.
+/// Interval of the deletion of stored responses, in milliseconds.
 const ANSWERS_EVERY_MS: u64 = 10 * 60_000;
-/// How often what was said is, the first time that long after the start: what a channel brings of the time in which
-/// nobody listened comes before that, however long it was.
+/// Interval of the deletion of records of own messages, in milliseconds. The first run is one interval after
+/// the start, so that channels have backfilled missed events before, however long the gateway was down.
 const SAID_EVERY_MS: u64 = 24 * 3_600_000;
-/// How long the gateway knows what it said, in milliseconds: 30 days. While it runs, a message of its own comes back
-/// within minutes: with the event itself, or when a connection is taken up again; and what a channel catches up on goes
-/// back to the last message that it brought, not further.
+/// Retention of records of own messages, in milliseconds: 30 days. While the gateway runs, its own message is
+/// echoed within minutes, as the event or after a reconnect; a backfill reaches back only to the last message
+/// that the channel delivered.
 const SAID_KEPT_MS: u64 = 30 * SAID_EVERY_MS;
-/// Rows that go in one transaction: nobody waits for it for long.
+/// Maximum number of rows deleted in one transaction, so that no other write waits for long.
 const ROWS_AT_ONCE: u64 = 1_000;
 
-/// Forgets answers once their time is over, until `stop`.
+/// Deletes expired responses until `stop`.
 pub(crate) async fn answers(store: Store, live: Live, stop: CancellationToken) {
     let mut every = tokio::time::interval(Duration::from_millis(ANSWERS_EVERY_MS));
     loop {
@@ -36,12 +36,12 @@ pub(crate) async fn answers(store: Store, live: Live, stop: CancellationToken) {
     }
 }
 
-/// Answers that are older are forgotten.
+/// Returns the time before which stored responses are expired.
 pub(crate) fn answers_before(live: &Live, now_ms: u64) -> u64 {
     now_ms.saturating_sub(live.policy(&Scope::default()).idempotency_ttl_ms.value)
 }
 
-/// Forgets what was said, until `stop`.
+/// Deletes records of own messages until `stop`.
 pub(crate) async fn said(store: Store, stop: CancellationToken) {
     let mut before_ms = now_ms();
     loop {
@@ -67,13 +67,13 @@ pub(crate) async fn said(store: Store, stop: CancellationToken) {
     }
 }
 
-/// Whether the wall clock moved about as far as one look is from the next. By one that was set, what was said a moment
-/// ago could be a year old.
+/// True if the wall clock advanced about one interval since the last run. After a clock change, a recent
+/// record could look a year old.
 const fn is_plausible(before_ms: u64, now_ms: u64) -> bool {
     now_ms >= before_ms && now_ms - before_ms <= 2 * SAID_EVERY_MS
 }
 
-/// Forgets all that is too old, `rows` at once. How many there were.
+/// Deletes all expired records, `rows` per transaction. Returns their number.
 async fn forget_said(store: &Store, now_ms: u64, rows: u64) -> Result<usize, StoreError> {
     let mut forgotten = 0;
     loop {
@@ -94,7 +94,8 @@ mod tests {
 
     const DAY_MS: u64 = 24 * 3_600_000;
 
-    /// What was said so long ago goes, all of it and nothing else, and whatever is left is an echo still.
+    /// All records of that age are deleted, and only those; messages with a remaining record are still
+    /// recognized as echoes.
     #[tokio::test]
     async fn c13_only_what_no_channel_brings_any_more_is_forgotten() {
         let (_dir, store) = open();

@@ -1,7 +1,9 @@
-//! Entry points of the fuzz targets in `tests/fuzz`: bytes from outside, taken through the pure code that reads them.
+//! Entry points of the fuzz targets in `tests/fuzz`: they feed external bytes to the pure code that parses
+//! them.
 //!
-//! Compiled for fuzzing (`--cfg fuzzing`) and for tests, which replay the corpus. With FUZZ_PLANTED in the
-//! environment each entry point panics on an input that is not in the corpus: `make fuzz-planted` shows that it is found.
+//! Compiled for fuzzing (`--cfg fuzzing`) and for tests, which replay the corpus. If FUZZ_PLANTED is set,
+//! each entry point panics on an input that is not in the corpus: `make fuzz-planted` proves that the fuzzer
+//! finds it.
 #![expect(clippy::expect_used, reason = "a panic is the result of a fuzz target")]
 
 use crate::api::{AnswerBody, CancelBody, CloseBody, OptionBody, PromptBody, SpawnBody};
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 
 const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
-/// Output of an agent in a running turn: lines, backend machine, journal rows, projection.
+/// Feeds output of an agent in a running turn through lines, backend machine, journal rows and projection.
 ///
 /// # Panics
 /// A restart in the middle changes the steps, a payload is no JSON, or a part is longer than its limit.
@@ -57,7 +59,7 @@ pub fn agent_lines(data: &[u8]) {
     }
 }
 
-/// The parameters of `session/request_permission` as the message that asks a person.
+/// Renders the parameters of `session/request_permission` as the message for a person.
 ///
 /// # Panics
 /// A part is longer than its limit.
@@ -71,7 +73,7 @@ pub fn permission_card(data: &[u8]) {
     }
 }
 
-/// Bodies of the local HTTP interface; the first byte chooses which.
+/// Parses bodies of the local HTTP interface; the first byte selects the type.
 pub fn http_bodies(data: &[u8]) {
     let Some((&which, body)) = data.split_first() else { return };
     match which % 6 {
@@ -87,7 +89,7 @@ pub fn http_bodies(data: &[u8]) {
     }
 }
 
-/// Panics where a build is to show that this input is found.
+/// Panics on the planted input if FUZZ_PLANTED is set.
 fn planted(is_found: bool) {
     assert!(!is_found || std::env::var_os("FUZZ_PLANTED").is_none(), "planted");
 }
@@ -96,7 +98,7 @@ fn run_id() -> RunId {
     RunId::parse(ID).expect("a run id")
 }
 
-/// A machine with an open session and a running turn.
+/// Returns a backend machine with an open session and a running turn.
 fn running() -> DirectLink {
     let lease_id = LeaseId::parse(ID).expect("a lease id");
     let mut link = DirectLink::open(None).expect("a fresh machine");
@@ -121,7 +123,8 @@ fn running() -> DirectLink {
     link
 }
 
-/// The steps of a stream, read by one machine up to byte `cut` and by one restored from its saved state after that.
+/// Returns the steps of a stream, read by one machine up to byte `cut` and then by one restored from its
+/// saved state.
 fn read(mut link: DirectLink, stream: &[u8], cut: usize) -> Vec<LinkStep> {
     let mut steps = Vec::new();
     let mut lines = Lines::new(0, LINE_BYTES_MAX);
@@ -150,7 +153,7 @@ fn row(before: &[EventRow], event: NewEvent) -> EventRow {
     }
 }
 
-/// Plain text with a small limit, and Markdown with buttons as on Discord.
+/// Returns a plain text style with a small limit, and a Markdown style with buttons as on Discord.
 fn styles() -> [Style; 2] {
     let plain = Style {
         limit: Limit::new(Unit::Bytes, 200),

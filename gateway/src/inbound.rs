@@ -1,8 +1,9 @@
-//! Inbound: what people say in conversations becomes prompts and commands, each exactly once.
+//! Inbound: turns messages in conversations into prompts and commands, each exactly once.
 //!
-//! A message is committed to the inbox before anything is done about it; what was done is committed there too, and then
-//! it is taken. Then the person is told, which holds up nothing that is said, and then the row is settled. The message id is the root of every key that follows, so a
-//! crash between any two steps is gone on from without a second effect.
+//! A message is committed to the inbox before it is processed. Its outcome is committed too, and then the
+//! message counts as accepted. Then the reply is sent, which does not delay other messages, and the row is
+//! settled. The message id is the root of all idempotency keys, so that processing resumes after a crash
+//! between any two steps without a second effect.
 
 mod changes;
 mod keep;
@@ -35,14 +36,14 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
-/// Under which the session that a message goes to is kept.
+/// Scope under which the destination session of a message is stored.
 const ROUTED: &str = "routed";
-/// Messages that may wait in all; more are refused, and the channel may offer them again.
+/// Maximum number of messages in progress; more are refused, and the channel may offer them again.
 const WAITING_MAX: usize = 256;
-/// Longest message, in bytes.
+/// Maximum length of a message, in bytes.
 const TEXT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Takes messages of every channel. Cheap to clone.
+/// Accepts messages of all channels. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Inlet {
     inner: Arc<Inner>,
@@ -57,14 +58,14 @@ struct Inner {
     router: BoundDeliveryRouter,
     configured: ConfiguredBindings,
     commands: Commands,
-    /// One message of a conversation at a time, in the order of arrival.
+    /// Conversation queues: one message of a conversation at a time, in order of arrival.
     lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
     places: Arc<tokio::sync::Semaphore>,
-    /// Told when a message that is in the inbox could not be settled.
+    /// Notified when an inbox row failed and needs a retry.
     left: tokio::sync::Notify,
-    /// What somebody waits for an answer to, and will be told by whoever brought it.
+    /// Interactions whose adapter delivers the response itself.
     claims: keep::Claims,
-    /// Where somebody is at telling what was not told yet.
+    /// Conversations whose replies are being sent, and replies that no one has started to send.
     untold: left::Untold,
 }
 
@@ -75,7 +76,7 @@ impl std::fmt::Debug for Inlet {
 }
 
 impl Inlet {
-    /// Over this control plane, answering through these channels.
+    /// Creates the service, which replies through these channels.
     pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>, metrics: Metrics) -> Self {
         let bindings = SessionBindingService::new(store.clone(), channels.clone(), metrics.clone());
         let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
@@ -101,22 +102,22 @@ impl Inlet {
         }
     }
 
-    /// The bindings of these conversations.
+    /// Returns the binding service.
     pub(crate) fn bindings(&self) -> &SessionBindingService {
         &self.inner.bindings
     }
 
-    /// Finds where messages of these conversations go.
+    /// Returns the router of messages.
     pub(crate) fn router(&self) -> &BoundDeliveryRouter {
         &self.inner.router
     }
 
-    /// Takes a message: commits it, does what it asks for, and tells the person, which is tried once here. A caller that
-    /// goes away stops nothing; the same message again gives the same outcome.
+    /// Accepts a message: commits it, executes it, and makes one attempt to send the reply. Dropping the
+    /// future does not stop the work; a repeated message returns the same outcome.
     ///
     /// # Errors
-    /// `ACP_LIMIT_REACHED`, `ACP_IDEMPOTENCY_CONFLICT` (the message id came with another text), `USAGE`,
-    /// `ACP_STORE_UNAVAILABLE`: the message was not taken, or is taken up again later.
+    /// `ACP_LIMIT_REACHED`, `ACP_IDEMPOTENCY_CONFLICT` (the message id was used with another text), `USAGE`,
+    /// `ACP_STORE_UNAVAILABLE`: the message was not accepted, or is retried later.
     pub(crate) async fn accept(&self, inbound: Inbound) -> Result<Outcome, Failure> {
         let (outcome, telling) = self.taken(inbound).await?;
         if let Some(telling) = telling {
@@ -125,8 +126,8 @@ impl Inlet {
         Ok(outcome)
     }
 
-    /// The same, without waiting until the person is told: a channel that takes no word brings in what people say all the
-    /// same. With what tells them.
+    /// Like `accept`, but does not wait for the reply, so that a channel that cannot send still
+    /// delivers incoming messages. Also returns the task that sends the reply.
     async fn taken(&self, inbound: Inbound) -> Result<(Outcome, Option<JoinHandle<usize>>), Failure> {
         check(&inbound)?;
         if self.inner.is_echo(&inbound).await? {
@@ -143,7 +144,7 @@ impl Inlet {
         let around = span(&inbound);
         let taking = async move {
             let _place = place;
-            // Should they not tell it, whoever looks for what is left does.
+            // If the caller goes away, the retry loop sends the reply.
             let (at, by_caller) = (inbound.conversation.clone(), inner.is_told_by_caller(&inbound));
             match inner.take(inbound).await {
                 Ok(outcome) => {
@@ -164,7 +165,7 @@ impl Inlet {
     }
 }
 
-/// What every log line about a message carries.
+/// Returns the span with the log fields of a message.
 fn span(inbound: &Inbound) -> tracing::Span {
     let at = &inbound.conversation;
     let message_id = &inbound.message_id;
@@ -186,19 +187,19 @@ fn check(inbound: &Inbound) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether what failed can be done later: the store is away, and comes back without a repair; or the gateway ends, and
-/// the next one does it.
+/// True if the failed operation can be retried later: the store is unavailable and recovers without a repair,
+/// or the gateway is shutting down and the next one continues.
 fn is_for_later(failure: &Failure) -> bool {
     let is_ending = failure.detail_code.as_deref() == Some(manager::ENDING);
     is_ending || (failure.code == Code::StoreUnavailable && !failure.is_for_repair())
 }
 
-/// A conversation, whether or not its channel names the one around it this time.
+/// Returns the key of a conversation's queue, which does not depend on the optional parent.
 fn lane_of(at: &ConversationRef) -> ConversationRef {
     ConversationRef { parent_conversation_id: None, ..at.clone() }
 }
 
-/// Everything that follows from a message is keyed by this.
+/// Returns the idempotency key from which all keys of a message are derived.
 pub(crate) fn root_key(inbound: &Inbound) -> Result<IdempotencyKey, Failure> {
     IdempotencyKey::parse(&format!("inbox:{}", root_nonce(inbound, "key")))
         .map_err(|error| Failure::new(Code::Runtime, error.to_string()))
@@ -248,11 +249,11 @@ impl Inner {
             Some(other) => other.refuse(),
             None => self.act(&row.inbound, row.files).await?,
         };
-        // From here on it is taken, and waits for word that they were told, or that nobody is there any more to tell them.
+        // From here on the message is accepted; its row stays until the reply is sent or cannot be sent.
         let caller_tells = self.is_told_by_caller(&inbound);
         let (said, kept) = (row.inbound.clone(), outcome.clone());
         let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept, caller_tells);
-        // Known before whoever tells it can find it.
+        // Registered before the commit, so that the reply task finds the entry.
         self.untold.is_new(&row.inbound, !caller_tells);
         if let Err(error) = self.store.write("inbox_record", record).await {
             self.untold.is_new(&row.inbound, false);
@@ -262,8 +263,8 @@ impl Inner {
         Ok(outcome)
     }
 
-    /// Whether the gateway said that itself: then it is dropped before anything is routed, also after an unbind and
-    /// after a restart (C13).
+    /// True if the gateway sent the message itself: it is then dropped before routing, even after an unbind
+    /// or a restart (C13).
     async fn is_echo(&self, inbound: &Inbound) -> Result<bool, Failure> {
         if !self.channels.get(&inbound.conversation).is_ok_and(|channel| channel.hears_itself()) {
             return Ok(false);
@@ -273,8 +274,8 @@ impl Inner {
         look.await.map_err(Failure::from)
     }
 
-    /// The accounts that may hear the same message, where only one of them is to do what it says: somebody typed a
-    /// command and named none of them.
+    /// Returns the other accounts that may receive the same message, if only one of all accounts may execute
+    /// it: a typed command without a mention.
     fn rivals(&self, inbound: &Inbound) -> Vec<Beside> {
         let at = &inbound.conversation;
         let is_typed = inbound.answer == Answer::ByMessage && command::parse(&inbound.text).is_some();
@@ -282,8 +283,9 @@ impl Inner {
         if is_typed && is_shared() { self.channels.beside(at) } else { Vec::new() }
     }
 
-    /// Commits the message; on the console also as a line of the conversation. `None` when it is for another account.
-    /// With the other account that works there when that one cannot hear the message: nobody else would say a word.
+    /// Commits the message; on the console also as a line of the conversation. `None` if another account
+    /// executes it. Also returns that other account if it cannot receive the message, since no other account
+    /// would reply.
     async fn commit(&self, inbound: &Inbound) -> Result<Option<(InboxRow, Option<Beside>)>, Failure> {
         let said = inbound.clone();
         let shown = (said.conversation.channel == crate::channel::console::CONSOLE).then(|| {
@@ -317,9 +319,9 @@ impl Inner {
         self.store.write("inbox_insert", insert).await.map_err(Failure::from)
     }
 
-    /// Does what the message asks for. An error means that it is to be tried again.
+    /// Executes the message. An error means: retry.
     async fn act(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
-        // Where nobody serves just now nothing is begun whose answer would have nowhere to go: it waits for the adapter.
+        // Without an adapter the reply could not be sent, so the message waits for the adapter.
         self.channels.get(&inbound.conversation)?;
         let acted = match command::parse(&inbound.text) {
             Some(command) => self.commands.run(inbound, self.standing(inbound), command).await,
@@ -336,7 +338,7 @@ impl Inner {
         }
     }
 
-    /// What the author may do beyond what is theirs, as their channel says.
+    /// Returns the author's role, as the channel reports it.
     fn standing(&self, inbound: &Inbound) -> Standing {
         let channel = self.channels.get(&inbound.conversation);
         let of_channel = || channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author));
@@ -359,7 +361,7 @@ impl Inner {
         Ok(outcome.after(told))
     }
 
-    /// Gives a message to the session that its conversation is bound to.
+    /// Submits a message to the session bound to the conversation.
     async fn route(
         &self,
         inbound: &Inbound,
@@ -370,12 +372,12 @@ impl Inner {
         let Arrival { route, binding } = self.router.arrival(at).await?;
         match route {
             Route::Bound { binding_id, session_key, .. } => {
-                // An answer that would have nowhere to go is not asked for.
+                // No prompt is submitted whose answer could not be delivered.
                 let answer = self.router.resolve(&session_key, Some(at)).await?;
                 if let Route::Refused { failure, reason } = answer {
                     return Ok(Outcome::Refused { failure, reason: reason.to_owned() });
                 }
-                // It goes there even if the conversation is bound elsewhere before this is settled.
+                // The destination stays fixed even if the conversation is bound elsewhere before that.
                 let to = session_key.clone();
                 let keep =
                     move |tx: &crate::store::Tx<'_>| commands::once(tx, ROUTED, &key, || Ok(to)).map(drop);
@@ -400,8 +402,8 @@ impl Inner {
         }
     }
 
-    /// Removes a stale binding and records what the person is told, in one transaction: a crash leaves both or neither.
-    /// `None` when it is not stale any more, or something of its session still waits.
+    /// Removes a stale binding and records the refusal, in one transaction: a crash leaves both or neither.
+    /// `None` if the binding is no longer stale, or its session still has something pending.
     async fn remove_stale(&self, inbound: &Inbound, row: BindingRow) -> Result<Option<Outcome>, Failure> {
         let binding = row.clone();
         let told = move |stale: Stale| Outcome::Refused {
@@ -418,7 +420,7 @@ impl Inner {
     }
 }
 
-/// Gives a message to a session.
+/// Submits a message to a session.
 ///
 /// # Errors
 /// As [`Service::prompt`].

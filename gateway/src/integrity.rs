@@ -1,4 +1,4 @@
-//! Looks through the database's pages while the gateway serves: damage is found before somebody needs the page.
+//! Checks the database's pages while the gateway serves, to find damage before a page is needed.
 
 use crate::aside;
 use crate::metrics::Metrics;
@@ -7,14 +7,15 @@ use crate::store::{Store, StoreError, check, levels};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often, in milliseconds: once a day.
+/// Interval of checks, in milliseconds: once a day.
 const EVERY_MS: u64 = 24 * 3_600_000;
 
-/// When a file is looked at that was too large to be looked at before it was used, in milliseconds after the start:
-/// whoever waits for the gateway, and what is taken up again, comes first.
+/// Delay of the first check after the start, in milliseconds, for files too large to be checked when opened.
+/// The start itself and resumed work go first.
 const FIRST_MS: u64 = 60_000;
 
-/// Looks once a day, and soon after the start where the file was too large to be looked at before it was used.
+/// Runs the checks: daily, and soon after the start if the file was too large to be checked when it was
+/// opened.
 pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToken) {
     let (bytes, _) = levels::sizes(store.dir());
     let mut wait_ms = if bytes > CHECKED_FIRST_BYTES { FIRST_MS } else { EVERY_MS };
@@ -28,8 +29,8 @@ pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToke
     }
 }
 
-/// One look, on a snapshot: commits go on beside it. By a connection of its own: others have pages in memory, and
-/// those are sound.
+/// Runs one check on a snapshot, concurrently with commits. Uses a new connection, since the page caches of
+/// the others would hide damage on disk.
 async fn look(store: &Store, metrics: &Metrics) {
     let dir = store.dir().to_owned();
     let pages = move || schema::open_reader(&dir).and_then(|db| check::pages(&db, true));

@@ -1,7 +1,7 @@
-//! The gateway: routes conversations to coding agents, keeps their sessions, runs and journal in SQLite, and
-//! talks to the supervisor that holds their processes.
+//! The gateway: routes conversations to coding agents, stores their sessions, runs and journal in SQLite, and
+//! talks to the supervisor that owns their processes.
 //!
-//! Floors, imports run downward only: `ids, error, config` < `core` (pure) < ports (`store`, `runtime`,
+//! Layers, imports only downward: `ids, error, config` < `core` (pure) < ports (`store`, `runtime`,
 //! `channel`) < drivers < `app`, `cli`. See `ARCHITECTURE.md`.
 
 pub mod channel;

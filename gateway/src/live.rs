@@ -1,5 +1,5 @@
-//! The configuration that holds now. It can be replaced while the gateway runs: whoever needs a value looks it up
-//! here when it is needed, except for the keys that are read once at start ([`reload`]).
+//! Live configuration, replaceable while the gateway runs: values are looked up when needed, except for the
+//! keys that are read once at start ([`reload`]).
 
 use crate::config::Config;
 use crate::config::load::Loaded;
@@ -12,13 +12,13 @@ use acp_shared::ids::AgentName;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// How long a closed session waits for its cancelled turn before its process is ended, in milliseconds.
+/// Time limit of a closed session for ending its cancelled turn before the process is ended, in milliseconds.
 const CLOSE_WAIT_MS: u64 = 2_000;
-/// How often an idle agent is asked whether it is there, and how long it may take to answer, in milliseconds.
+/// Interval of liveness probes of an idle agent, and their timeout, both in milliseconds.
 const PROBE_MS: u64 = 5 * 60_000;
 const ALIVE_MS: u64 = 60_000;
 
-/// The configuration that holds now. Cheap to clone; all clones see the same.
+/// Live configuration. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Live {
     now: Arc<watch::Sender<Arc<Loaded>>>,
@@ -26,53 +26,53 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// What the gateway is started with.
+    /// Starts with the configuration loaded at start.
     pub(crate) fn new(loaded: Loaded) -> Self {
         let started = Arc::new(loaded);
         Self { now: Arc::new(watch::Sender::new(Arc::clone(&started))), started }
     }
 
-    /// What holds now.
+    /// Returns the current configuration.
     pub(crate) fn now(&self) -> Arc<Loaded> {
         Arc::clone(&self.now.borrow())
     }
 
-    /// What the gateway was started with: for what is read once.
+    /// Returns the configuration loaded at start, for keys that are read once.
     pub(crate) fn at_start(&self) -> &Config {
         &self.started.config
     }
 
-    /// Changes with every [`Live::replace`].
+    /// Returns a receiver that is notified by every [`Live::replace`].
     pub(crate) fn changes(&self) -> watch::Receiver<Arc<Loaded>> {
         self.now.subscribe()
     }
 
-    /// From now on this holds. Returns what is different.
+    /// Replaces the configuration. Returns the changed keys.
     ///
     /// # Errors
-    /// A configuration cannot be written as JSON, a fault of this program; then nothing has changed.
+    /// A configuration cannot be serialized, a bug of this program; nothing has changed then.
     pub(crate) fn replace(&self, next: Loaded) -> Result<Changes, serde_json::Error> {
         let changes = reload::changes(&self.started, &self.now(), &next)?;
         self.now.send_replace(Arc::new(next));
         Ok(changes)
     }
 
-    /// What is effective now.
+    /// Returns the effective policy of a scope.
     pub(crate) fn policy(&self, scope: &Scope) -> Policy {
         effective(&self.now(), scope)
     }
 
-    /// How a conversation is told what an agent says.
+    /// Returns the rendering settings for agent output in a scope.
     pub(crate) fn stream(&self, scope: &Scope) -> policy::Stream {
         policy::stream(&self.now(), scope)
     }
 
-    /// How long what nobody uses lives.
+    /// Returns the timeouts of unused sessions and bindings.
     pub(crate) fn windows(&self) -> Windows {
         Windows::of(&self.policy(&Scope::default()).ttl)
     }
 
-    /// Bounds and deadlines of an agent's sessions.
+    /// Returns the limits and deadlines of an agent's sessions.
     pub(crate) fn limits(&self, agent: &AgentName) -> Limits {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let loaded = self.now();
@@ -80,13 +80,13 @@ impl Live {
         let limits = &loaded.config.limits;
         Limits {
             queue_runs_max: count(policy.queue_runs_max.value),
-            // The API's bound of a body follows from it, and is set at start.
+            // Read at start, since the API's body limit is derived from it and fixed at start.
             prompt_bytes_max: count(self.at_start().limits.prompt_bytes_max),
             line_bytes_max: LINE_BYTES_MAX,
             cancel_ms: limits.cancel_stuck_ms,
             close_wait_ms: CLOSE_WAIT_MS,
             turn_ms: limits.turn_ms,
-            // Read at start, as all of `acp.control_plane`.
+            // Read at start, like all of `acp.control_plane`.
             reconcile_ms: self.at_start().acp.control_plane.recovery.reconcile_running_after_ms,
             runtime_idle_ms: Windows::of(&policy.ttl).runtime_ms,
             silent_ms: limits.turn_silent_ms,

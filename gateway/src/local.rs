@@ -1,4 +1,4 @@
-//! What the local API stands on: commands go to the manager, questions to the store.
+//! Implementation of the local API: commands go to the manager, queries to the store.
 
 use crate::agents::Agents;
 use crate::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
@@ -33,29 +33,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Everything the API asks.
+/// Dependencies of the local API.
 pub(crate) struct Local {
-    /// Acts.
+    /// Executes commands.
     pub(crate) manager: Arc<Manager>,
-    /// Counts.
+    /// Counters and gauges.
     pub(crate) metrics: Metrics,
-    /// Answers.
+    /// Answers queries.
     pub(crate) store: Store,
-    /// Knows the agents.
+    /// Known agents.
     pub(crate) agents: Arc<Agents>,
-    /// Knows how the supervisor is.
+    /// Client of the supervisor.
     pub(crate) supervisor: Supervisor,
-    /// The runtime backends.
+    /// Runtime backends.
     pub(crate) registry: Arc<Registry>,
-    /// Where the supervisor is looked for.
+    /// Socket of the supervisor.
     pub(crate) supervisor_socket: PathBuf,
-    /// The channels that are served.
+    /// Served channels.
     pub(crate) channels: Channels,
-    /// The durability of a commit: `full` or `normal`.
+    /// Durability of commits: `full` or `normal`.
     pub(crate) durability: &'static str,
-    /// The configuration that holds now.
+    /// Live configuration.
     pub(crate) live: Live,
-    /// When the gateway started, milliseconds since the Unix epoch.
+    /// Start time of the gateway, in milliseconds since the Unix epoch.
     pub(crate) started_at_ms: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Look-ups on this machine by this very process, for commands that run without a gateway. The service never uses
-//! them: it asks the supervisor (`lookup`).
+//! Lookup of programs and directories by this process itself, for commands that run without a gateway. The
+//! service never uses it: it asks the supervisor (`lookup`).
 
 use crate::lookup::{Findings, Lookup};
 use acp_shared::probe::{directory, program};

@@ -1,7 +1,7 @@
-//! Programs and directories, looked up where agents run: by the supervisor, as the user that agents run as.
+//! Lookup of programs and directories where agents run: by the supervisor, as the user that agents run as.
 //!
-//! [`Lookup`] says what a decision needs to know, [`Findings`] has the answers; the decisions themselves are in
-//! `agents`. The gateway itself looks at no file of a project.
+//! [`Lookup`] lists the names a decision depends on, [`Findings`] holds the results; the decisions themselves
+//! are in `agents`. The gateway itself opens no file of a project.
 
 use crate::error::Failure;
 use crate::supervisor::{CallError, LinkStatus, Supervisor};
@@ -11,9 +11,10 @@ use acp_shared::protocol::{RefusalCode, Reply, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Maximum wait of a caller for the answers, an absence of the supervisor included.
+/// Maximum wait for the results, in which the supervisor may reconnect.
 pub(crate) const WAIT: Duration = Duration::from_secs(5);
-/// Wait before a request is repeated that the supervisor had no room for, unless the refusal says another one.
+/// Delay before a request is repeated that a busy supervisor refused, unless the refusal contains one, in
+/// milliseconds.
 const RETRY_MS: u64 = 200;
 
 /// Programs and directories to look up.
@@ -27,10 +28,10 @@ pub(crate) struct Lookup {
     pub(crate) directories: BTreeSet<String>,
 }
 
-/// Answers to a [`Lookup`]. A name that was not looked up counts as missing.
+/// Results of a [`Lookup`]. A name that was not looked up counts as missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
-    /// Absolute paths of the programs that are there and may be executed, by name.
+    /// Absolute paths of the programs that exist and are executable, by name.
     pub(crate) programs: BTreeMap<String, String>,
     /// Canonical paths of the directories.
     pub(crate) directories: BTreeMap<String, Result<String, FilesError>>,
@@ -39,9 +40,9 @@ pub(crate) struct Findings {
 /// Reason why there are no [`Findings`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LookupError {
-    /// The supervisor is away: to be asked again once it is connected.
+    /// The supervisor is disconnected: retry once it is connected.
     Away,
-    /// The supervisor cannot look.
+    /// The supervisor failed to look up.
     Failed(Failure),
 }
 
@@ -68,7 +69,7 @@ pub(crate) async fn look_up(supervisor: &Supervisor, lookup: &Lookup) -> Result<
     Ok(findings)
 }
 
-/// Looks up everything within [`WAIT`]; waits that long for a supervisor that is away.
+/// Looks up everything within [`WAIT`], which includes waiting for a disconnected supervisor.
 ///
 /// # Errors
 /// `ACP_BACKEND_UNAVAILABLE`.
@@ -96,7 +97,7 @@ pub(crate) async fn look_up_soon(supervisor: &Supervisor, lookup: &Lookup) -> Re
     })
 }
 
-/// One request; repeated while the supervisor has no room for it.
+/// Sends one request; repeats it while the supervisor is busy.
 async fn ask(supervisor: &Supervisor, op: FilesOp) -> Result<FilesReply, LookupError> {
     let request = FilesRequest { scope: FilesScope::Tenant, roots: Vec::new(), op };
     loop {

@@ -1,5 +1,5 @@
-//! The one way to act on sessions: every surface (API, console, commands) calls these methods and no other.
-//! Each acting method takes an idempotency key: the same key gives the first answer again and has no second
+//! Operations on sessions: every interface (API, console, commands) uses these methods and no others. Each
+//! modifying method takes an idempotency key: a repeated key returns the first response and has no second
 //! effect.
 
 mod mailbox;
@@ -32,28 +32,28 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
-/// Acts on sessions.
+/// Executes operations on sessions.
 pub(crate) struct Manager {
     deps: Deps,
-    /// Whose sessions these are.
+    /// Gateway instance that owns the sessions.
     instance_id: GatewayInstanceId,
     actors: Mutex<HashMap<SessionKey, Actor>>,
     tasks: TaskTracker,
 }
 
 impl Manager {
-    /// A manager without actors; they are made when somebody asks for them, or by [`Manager::resume`].
+    /// Creates a manager without actors; they are created on demand, or by [`Manager::resume`].
     pub(crate) fn new(deps: Deps, instance_id: GatewayInstanceId) -> Self {
         Self { deps, instance_id, actors: Mutex::default(), tasks: TaskTracker::new() }
     }
 
-    /// Whether prompts reach agents.
+    /// True if prompts may be sent to agents.
     pub(crate) fn dispatch_enabled(&self) -> bool {
         self.deps.live.policy(&Scope::default()).may_prompt().is_ok()
     }
 
-    /// At start: looks at everything that has not ended, plans, and makes the actors that the plan wants. Each of
-    /// them does first what the plan says of its session.
+    /// Reads all open work at start, plans the recovery, and creates the actors that the plan requires. Each
+    /// actor starts with the planned step of its session.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -77,7 +77,7 @@ impl Manager {
         Ok(plan.now.len())
     }
 
-    /// Whether a person may bind a conversation to a session that is there, and for how long.
+    /// Checks that a conversation may be bound to an existing session. Returns the binding's timeouts.
     ///
     /// # Errors
     /// `ACP_DISABLED`.
@@ -85,7 +85,7 @@ impl Manager {
         self.deps.live.policy(&Scope::of(Some(at))).may_bind(Bind::Focus)
     }
 
-    /// Waits until every actor has stopped; the stop itself is asked through the token of [`Deps`].
+    /// Waits until every actor has stopped; the stop itself is requested through the token of [`Deps`].
     pub(crate) async fn stopped(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -121,8 +121,8 @@ impl Manager {
         }
     }
 
-    /// Stops a run, queued or running; `None` means the running one, or else the one next in the queue. Touches
-    /// no process.
+    /// Cancels a run, queued or running; `None` selects the running one, or else the next one in the queue.
+    /// Does not end the agent's process.
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_STORE_UNAVAILABLE`.
@@ -141,8 +141,8 @@ impl Manager {
         }
     }
 
-    /// Changes a run that waits: drops it, says it into the running turn, or gives it another text. What has started is
-    /// never changed, and that is the answer then.
+    /// Changes a queued run: drops it, steers it into the running turn, or replaces its text. A run that has
+    /// started is not changed; the response is then `TooLate`.
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_LIMIT_REACHED` (the new text is too long), `ACP_STORE_UNAVAILABLE`.
@@ -162,14 +162,14 @@ impl Manager {
         }
     }
 
-    /// Closes a session for good: its turn, its queue, its bindings and its process. Returns when it is
+    /// Closes a session permanently, with its turn, queue, bindings and process. Returns once the close is
     /// committed; the process ends in the background.
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_STORE_UNAVAILABLE`. Closing a closed session is not an error.
     ///
-    /// A reset of a session that the configuration binds is done in place (D15): the session and its bindings stay, and
-    /// the agent begins a new conversation.
+    /// Resetting a session with a static binding is done in place (D15): the session and its bindings stay,
+    /// and the agent begins a new conversation.
     pub(crate) async fn close(
         &self,
         session: &SessionKey,
@@ -184,7 +184,7 @@ impl Manager {
         self.ask_now(session, Command::Close(request), keyed).await
     }
 
-    /// Whether the configuration binds a conversation to the session.
+    /// True if the session has a static binding.
     async fn is_configured(&self, session: &SessionKey) -> Result<bool, Failure> {
         let key = session.clone();
         let found = self.deps.store.read("configured_of", move |db| bindings::of_session(db, &key)).await;
@@ -192,7 +192,7 @@ impl Manager {
         Ok(bindings.iter().any(|binding| Made::read(&binding.metadata).is_some()))
     }
 
-    /// A window of a session ran out, as it was seen: it ends what it is about, unless that was used since.
+    /// Handles an expired timeout: ends the binding or session, unless it was used after `seen_ms`.
     ///
     /// # Errors
     /// As [`Manager::close`].
@@ -206,7 +206,7 @@ impl Manager {
         self.ask_now(session, Command::Expire { expiry, seen_ms, closes }, None).await
     }
 
-    /// Starts the agent's conversation anew on the next prompt; the session and its journal stay.
+    /// Starts a new conversation of the agent with the next prompt; the session and its journal stay.
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `ACP_STORE_UNAVAILABLE`.
@@ -219,12 +219,12 @@ impl Manager {
         self.ask_now(session, Command::NewConversation, keyed).await
     }
 
-    /// Changes one of a session's settings: told to its agent now if it runs, and kept for every later one.
+    /// Changes one of a session's settings: sent to its agent now if it runs, and stored for later agents.
     ///
     /// # Errors
     /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `USAGE` (out of its limits, or not while a turn runs),
-    /// `ACP_CWD_NOT_ALLOWED`, `ACP_RESUME_UNAVAILABLE`, `ACP_STORE_UNAVAILABLE`; what the agent says about it is in the
-    /// journal.
+    /// `ACP_CWD_NOT_ALLOWED`, `ACP_RESUME_UNAVAILABLE`, `ACP_STORE_UNAVAILABLE`; the agent's response is in
+    /// the journal.
     pub(crate) async fn set(
         &self,
         session: &SessionKey,
@@ -239,7 +239,7 @@ impl Manager {
         now_of(answered)
     }
 
-    /// A setting with what only the file system knows.
+    /// Validates the part of a setting that needs the file system.
     async fn checked(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
         let Setting::Cwd(asked) = setting else { return Ok(setting) };
         setting_cwd(&asked)?;
@@ -250,11 +250,11 @@ impl Manager {
         Ok(Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked), &found)?))
     }
 
-    /// What would be refused today and was answered under the same key is answered again: whoever repeats a command
-    /// wants to know what became of it (I5).
+    /// Returns the stored response of a command that would be refused now but was executed under the same
+    /// key: a client that repeats a command needs its result (I5).
     ///
     /// # Errors
-    /// `refusal` when it was never answered; `ACP_IDEMPOTENCY_CONFLICT`, `ACP_STORE_UNAVAILABLE`.
+    /// `refusal` if no response is stored; `ACP_IDEMPOTENCY_CONFLICT`, `ACP_STORE_UNAVAILABLE`.
     async fn answered_before(
         &self,
         command: &Command,
@@ -267,8 +267,9 @@ impl Manager {
         replay(command, keyed, &fingerprint, &result)
     }
 
-    /// What holds for a session's account, and the caps that a prompt is held to when it wakes the session: one that
-    /// rests does not count among those in use. The commit decides; that there is no room now is said without it.
+    /// Returns the policy of a session's account, and the limits for a prompt that wakes the session: an idle
+    /// session does not count as active. The commit enforces them; a limit that is already reached is
+    /// reported here.
     ///
     /// # Errors
     /// The store cannot be read. Inside: `ACP_LIMIT_REACHED`.
@@ -301,10 +302,10 @@ impl Manager {
         Ok((policy, room))
     }
 
-    /// Answers a pending permission with one of the agent's options. The first valid answer wins.
+    /// Answers a pending permission request with one of the agent's options. The first valid answer wins.
     ///
     /// # Errors
-    /// `NO_SESSION`; `USAGE` when the permission is unknown, settled or expired, or the option is not one of its.
+    /// `NO_SESSION`; `USAGE` if the request is unknown, settled or expired, or has no such option.
     pub(crate) async fn answer_permission(
         &self,
         session: &SessionKey,
@@ -341,7 +342,7 @@ fn now_of(answered: Result<Answered, Failure>) -> Result<SessionNow, Failure> {
     }
 }
 
-/// How many sessions may be in use, in all and in a conversation's account.
+/// Returns the limits of active sessions, in total and for a conversation's account.
 fn caps_of(policy: &Policy, at: Option<&ConversationRef>) -> Caps {
     let account = at.zip(policy.account_sessions_max.value).map(|(at, sessions_max)| {
         let (channel, account_id) = (at.channel.clone(), at.account_id.clone());
@@ -350,7 +351,7 @@ fn caps_of(policy: &Policy, at: Option<&ConversationRef>) -> Caps {
     Caps { sessions_max: policy.sessions_max.value, account }
 }
 
-/// A refusal of a commit, said with the key that decides.
+/// Names the configuration key in a limit failure of a commit.
 fn at_cap(failure: Failure, policy: &Policy) -> Failure {
     match failure.detail_code.as_deref() {
         Some(SESSIONS_MAX) => policy.at_sessions_max(),
@@ -359,7 +360,7 @@ fn at_cap(failure: Failure, policy: &Policy) -> Failure {
     }
 }
 
-/// A refusal of the store, said with the key that decides.
+/// Names the configuration key in a limit error of the store.
 fn over_cap(error: StoreError, policy: &Policy) -> Failure {
     match error {
         StoreError::LimitReached { account: false, .. } => policy.at_sessions_max(),
@@ -368,7 +369,7 @@ fn over_cap(error: StoreError, policy: &Policy) -> Failure {
     }
 }
 
-/// Whether a working directory could be one at all, before the file system is asked.
+/// Checks the syntax of a working directory, before the file system is used.
 fn setting_cwd(asked: &str) -> Result<(), Failure> {
     let none = SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny);
     Setting::Cwd(asked.to_owned()).check(&none)
@@ -378,7 +379,7 @@ fn keyed(verb: &str, session: &SessionKey, key: &IdempotencyKey, asked: &impl Se
     Some(Keyed { scope: format!("{verb}:{session}"), key: key.clone(), fingerprint: fingerprint(asked) })
 }
 
-/// Tells whether two commands under one key ask for the same.
+/// Returns a hash of a command's content, to detect a different command under the same key.
 fn fingerprint(asked: &impl Serialize) -> String {
     let text = serde_json::to_string(asked).unwrap_or_default();
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,23 +1,23 @@
-//! The allocator's settings. glibc raises its threshold for `mmap` to the largest block that was freed, up to 32 MiB, and
-//! keeps what lies below that in one arena for each thread: after one long line of an agent a process stays as large
-//! as it ever was. With a fixed threshold, large blocks go back to the system when they are freed.
+//! Settings of the allocator. glibc raises its `mmap` threshold to the largest block that was freed, up to 32
+//! MiB, and keeps smaller blocks in per-thread arenas: after one long line of an agent, a process would stay
+//! at its peak size. With a fixed threshold, large blocks return to the system when they are freed.
 
 #![expect(unsafe_code, reason = "no safe wrapper of mallopt is in the tree")]
 
 #[cfg(target_env = "gnu")]
 use nix::libc;
 
-/// Blocks from this size on are mappings of their own, in bytes.
+/// Minimum size of a block with a separate mapping, in bytes.
 #[cfg(target_env = "gnu")]
 const MMAP_THRESHOLD: libc::c_int = 128 * 1024;
-/// Free memory at the top of the heap beyond this is given back, in bytes.
+/// Free memory at the top of the heap above which memory is returned to the system, in bytes.
 #[cfg(target_env = "gnu")]
 const TRIM_THRESHOLD: libc::c_int = 256 * 1024;
-/// Arenas of all threads together.
+/// Maximum number of arenas of all threads together.
 #[cfg(target_env = "gnu")]
 const ARENAS_MAX: libc::c_int = 2;
 
-/// Has the allocator give memory back. Called once, before there are other threads.
+/// Makes the allocator return memory to the system. Call it once, before other threads exist.
 #[cfg(target_env = "gnu")]
 pub(crate) fn configure_allocator() {
     for (name, value) in [

@@ -1,15 +1,15 @@
-//! What stands in the place of the bots in a program that was built without Discord.
+//! Replacement of the Discord bots in a build without Discord.
 
 use crate::channel::{Channels, Inbox};
 use crate::live::Live;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Nothing of Discord.
+/// Placeholder without any bots.
 pub(crate) struct Bots;
 
 impl Bots {
-    /// Says so where the configuration names accounts.
+    /// Logs an error if the configuration contains accounts.
     pub(crate) fn new(live: &Live, _: Channels, _: CancellationToken) -> Self {
         if !live.at_start().channels.discord.accounts.is_empty() {
             tracing::error!("this program was built without Discord: its accounts are not served");
@@ -17,6 +17,6 @@ impl Bots {
         Self
     }
 
-    /// Has nothing to listen to.
+    /// Does nothing.
     pub(crate) async fn serve(self, _: Arc<dyn Inbox>) {}
 }

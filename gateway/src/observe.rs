@@ -1,8 +1,8 @@
-//! What was committed, for those who watch: every transition of a session and of a run is one line of the log, with
-//! from, event and to, and is counted. So is every program that is started for an agent, and its end.
+//! Logs and counts committed changes: each transition of a session or run is one log line with from, event
+//! and to. Starts and ends of agent programs are logged too.
 //!
-//! The fixed fields (`session_key`, `run_id`, `backend`, `thread_id`, `lease_id`, `idempotency_key`) have the same
-//! names wherever they stand, so that one search finds all of a session.
+//! The fixed fields (`session_key`, `run_id`, `backend`, `thread_id`, `lease_id`, `idempotency_key`) have the
+//! same names everywhere, so that one search finds all lines of a session.
 
 use crate::core::actor::LeaseNews;
 use crate::core::argv;
@@ -14,7 +14,7 @@ use crate::metrics::{Metrics, OK};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::Spawn;
 
-/// A session was made, perhaps with its first run.
+/// Logs a new session, and the first run if present.
 pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>) {
     tracing::info!(
         session_key = %session.session_key,
@@ -30,7 +30,7 @@ pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>) {
     }
 }
 
-/// A step was committed.
+/// Logs and counts the transitions of a committed step.
 pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, moves: &[Move]) {
     for one in moves {
         match one {
@@ -45,7 +45,7 @@ pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, moves: &[Move])
                     code = code.map(|code| code.as_str()),
                     "session"
                 );
-                // Only a session that has never had its agent is being spawned.
+                // Only a session without any earlier agent is being spawned.
                 let code = code.map_or(OK, |code| code.as_str());
                 if *from == SessionState::Creating
                     && matches!(event, SessionEvent::Opened | SessionEvent::Faulted)
@@ -99,7 +99,8 @@ fn count_run(metrics: &Metrics, backend: &str, run: &RunMove) {
     }
 }
 
-/// A program is asked for. Its arguments are shown without what may be a secret, its environment by name.
+/// Logs the start of a program. Possible secrets in its arguments are redacted, its environment is logged by
+/// name.
 pub(crate) fn starting(session: &SessionRow, spawn: &Spawn) {
     let secrets: Vec<&str> = spawn.env.iter().map(|(_, value)| value.as_str()).collect();
     tracing::info!(
@@ -113,7 +114,7 @@ pub(crate) fn starting(session: &SessionRow, spawn: &Spawn) {
     );
 }
 
-/// A program ended: how, and how much was said.
+/// Logs the end of a program, with its status and the amount of output.
 pub(crate) fn exited(session: &SessionRow, lease_id: LeaseId, news: &LeaseNews) {
     let LeaseNews::Exited { status, end_offset, stdin_written } = news else { return };
     tracing::info!(

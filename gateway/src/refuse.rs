@@ -1,5 +1,6 @@
-//! A gateway whose database went back in time: nothing is served until the operator decided. Its API answers each
-//! request with the reason; channels are not connected, and what is said there meanwhile is read afterwards.
+//! Refusal of service by a gateway whose database was rolled back, until the operator decides. The API
+//! answers each request with the reason; channels are not connected, and messages missed there are backfilled
+//! later.
 
 use crate::core::when::utc;
 use crate::error::Failure;
@@ -17,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How long a start waits for the supervisor's first answer before it serves without.
+/// Maximum wait of a start for the supervisor's first response; then the gateway serves without it.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// Detail code of the failure.
 pub(crate) const ROLLED_BACK: &str = "ROLLED_BACK";
@@ -35,8 +36,8 @@ pub(crate) async fn refused(supervisor: &Supervisor) -> Rollback {
     }
 }
 
-/// How the start of a gateway whose database may have gone back in time is answered: an error for people if it is
-/// refused. While the supervisor does not answer, an earlier refusal of this database stands.
+/// Returns the error for users if the start of a gateway is refused because its database was rolled back.
+/// While the supervisor does not answer, an earlier refusal of this database still applies.
 pub(crate) async fn at_start(store: &Store, supervisor: &Supervisor) -> Option<Failure> {
     if let Some(rollback) = first_refusal(supervisor).await {
         return Some(note(store, &rollback).await);

@@ -1,8 +1,8 @@
-//! Serves what agents ask for: files and terminals. One task for each request, so that a slow one holds up
-//! nobody.
+//! Executes requests of agents for files and terminals, one task per request, so that a slow one delays no
+//! other.
 //!
-//! What was begun by an earlier gateway (`again`) follows H3: reads are read again, waits wait again, terminals
-//! are asked for again under the same lease id; a write is looked at and never done twice.
+//! A request that an earlier gateway may have started (`again`) follows H3: reads and waits are repeated,
+//! terminals are requested again under the same lease id; a write is inspected and never repeated.
 
 use crate::core::actor::Input;
 use crate::core::host::Inspection;
@@ -35,7 +35,7 @@ pub(crate) enum WorkResult {
 }
 
 impl Performed {
-    /// The actor's input.
+    /// Converts the result to the actor's input.
     pub(crate) fn input(self) -> Input {
         let at = self.at;
         match self.outcome {
@@ -45,7 +45,7 @@ impl Performed {
     }
 }
 
-/// The requests of one session's agent that are being served.
+/// Requests of one session's agent in progress.
 #[derive(Debug)]
 pub(crate) struct Performer {
     supervisor: Supervisor,
@@ -54,12 +54,12 @@ pub(crate) struct Performer {
 }
 
 impl Performer {
-    /// Serves nothing yet.
+    /// Creates a performer without requests.
     pub(crate) fn new(supervisor: Supervisor) -> Self {
         Self { supervisor, tasks: JoinSet::new(), running: HashMap::new() }
     }
 
-    /// Begins to serve a request of an agent with these roots, whose commands start with the environment `env`.
+    /// Starts a request of an agent with these roots, whose commands start with the environment `env`.
     pub(crate) fn perform(
         &mut self,
         row: AgentRequestRow,
@@ -92,21 +92,21 @@ impl Performer {
         self.running.insert(at, (handle, recalled));
     }
 
-    /// Begins nothing more of a request: what was not sent to the supervisor is answered as stopped.
+    /// Recalls a request: parts not yet sent to the supervisor are answered as stopped.
     pub(crate) fn recall(&mut self, at: u64) {
         if let Some((_, recalled)) = self.running.get(&at) {
             recalled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Nobody wants the answer any more.
+    /// Aborts a request whose result is no longer needed.
     pub(crate) fn forget(&mut self, at: u64) {
         if let Some((handle, _)) = self.running.remove(&at) {
             handle.abort();
         }
     }
 
-    /// The next request that is done. Safe to cancel; never ends by itself.
+    /// Waits for the next completed request. Safe to cancel; pending forever while no request is in progress.
     pub(crate) async fn next(&mut self) -> Performed {
         loop {
             match self.tasks.join_next().await {

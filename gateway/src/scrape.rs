@@ -1,4 +1,4 @@
-//! `GET /metrics`: what was counted, and what a look at the database and at the connection says at this moment.
+//! `GET /metrics`: counters, and gauges read from the database and the supervisor connection at scrape time.
 
 use crate::channel::Channels;
 use crate::metrics::{CONTENT_TYPE, Metrics, keep};
@@ -20,35 +20,35 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// How often the watchdog looks for actors that are at one thing for too long.
+/// Interval of the watchdog for stuck actors, in milliseconds.
 const WATCH_MS: u64 = 5_000;
-/// After an error of `accept` (no file descriptors left), wait this long.
+/// Delay after an error of `accept` (no file descriptors left), in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// Longest head of a scrape's request.
+/// Maximum size of a request head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// For how long an actor may be at one thing.
+/// Time that one operation of an actor may take before the actor counts as stuck.
 pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
 /// Answers scrapes. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Scrape {
-    /// What was counted.
+    /// Counters and gauges.
     pub(crate) metrics: Metrics,
-    /// What the database says.
+    /// Source of the database gauges.
     pub(crate) store: Store,
-    /// How the connection is.
+    /// Source of the connection gauge.
     pub(crate) supervisor: Supervisor,
-    /// What the channels count.
+    /// Source of the channels' metrics.
     pub(crate) channels: Channels,
 }
 
 impl Scrape {
-    /// The route, to be merged with the local API or served by itself.
+    /// Returns the route, to be merged into the local API or served on a separate listener.
     pub(crate) fn router(self) -> Router {
         Router::new().route("/metrics", get(answer)).with_state(self)
     }
 
-    /// Everything, as of now. A database that cannot be read leaves its numbers as they were.
+    /// Renders all metrics. If the database cannot be read, its gauges keep their last values.
     pub(crate) async fn render(&self) -> String {
         let now = self.metrics.now();
         if let Err(error) = self.read_store().await {
@@ -108,22 +108,22 @@ async fn answer(State(scrape): State<Scrape>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], scrape.render().await)
 }
 
-/// A listener for a collector that cannot reach the local API.
+/// Opens the listener for a collector that cannot reach the local API.
 ///
 /// # Errors
-/// The address cannot be had.
+/// The address cannot be bound.
 pub(crate) async fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
     let listener = TcpListener::bind(at).await?;
     tracing::info!(at = %listener.local_addr()?, "metrics can be scraped");
     Ok(listener)
 }
 
-/// How much strangers may take of the listener: whoever can reach its address may connect.
+/// Resource limits of the listener, since any host with access to the address may connect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Connections at a time; one more is closed unanswered.
+    /// Maximum number of connections; more are closed without a response.
     pub(crate) connections_max: usize,
-    /// From a connection's beginning to its end, a slow reader's too, in milliseconds.
+    /// Maximum duration of a connection in milliseconds, slow readers included.
     pub(crate) whole_ms: u64,
 }
 
@@ -133,7 +133,7 @@ impl Default for Bounds {
     }
 }
 
-/// Serves nothing but these routes there until `ending` is cancelled: one request for each connection.
+/// Serves only these routes until `ending` is cancelled, with one request per connection.
 pub(crate) async fn serve(listener: TcpListener, routes: Router, bounds: Bounds, ending: CancellationToken) {
     let places = Arc::new(Semaphore::new(bounds.connections_max));
     loop {
@@ -170,7 +170,7 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router, bounds: Bounds,
     }
 }
 
-/// Names each actor that is at one thing for too long, once.
+/// Logs each stuck actor, once.
 pub(crate) async fn watch(metrics: Metrics, ending: CancellationToken) {
     let mut every = tokio::time::interval(Duration::from_millis(WATCH_MS));
     loop {
@@ -208,7 +208,7 @@ mod tests {
         rest(&mut stream).await
     }
 
-    /// What comes until the other end closes; a reset is a close too.
+    /// Reads until the other end closes; a reset counts as a close.
     async fn rest(stream: &mut TcpStream) -> String {
         let mut bytes = Vec::new();
         let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut bytes)).await.unwrap();

@@ -1,8 +1,8 @@
-//! Serves one request of an agent to its end: files and terminals, both through the supervisor.
+//! Executes one request of an agent (files and terminals) through the supervisor.
 //!
-//! Each request is committed before it comes here, and may come again after a crash (design §9, H3): what only
-//! looks is looked at again, a terminal is asked for under the same lease id, and a write is answered by what
-//! stands in the file, never done twice.
+//! Each request is committed before it is executed, and may be repeated after a crash (design §9, H3): reads
+//! are repeated, a terminal is requested under the same lease id, and a write is answered from the content of
+//! the file, never repeated.
 
 use crate::agent_files::{self as files, Project};
 use crate::agent_terminal::{self as terminal, Command, Place, Supervise, TerminalError};
@@ -19,34 +19,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a supervisor that is away is waited for, in milliseconds.
+/// Maximum wait for a disconnected supervisor, in milliseconds.
 const AWAY_MS: u64 = 5 * 60_000;
-/// How long until it is asked again, in milliseconds.
+/// Delay between attempts, in milliseconds.
 const AGAIN_MS: u64 = 250;
-/// How often an ending terminal is asked to be forgotten.
+/// Maximum number of attempts to release an ending terminal.
 const FORGET_TRIES: u32 = 120;
-/// First and longest wait between two looks at a running command, for news that went astray, in milliseconds.
+/// First and maximum interval between two polls of a running command, in case a notice was lost, in
+/// milliseconds.
 const LOOK_MS: (u64, u64) = (1_000, 15_000);
 
-/// A request, and where it is served.
+/// Request, and its execution environment.
 #[derive(Debug)]
 pub(crate) struct Serving {
-    /// What is asked, and what was begun.
+    /// The agent's request and the recorded intent.
     pub(crate) row: AgentRequestRow,
-    /// Whether an earlier gateway may have begun it.
+    /// True if an earlier gateway may have started the request.
     pub(crate) again: bool,
     /// Directories of the session, the working directory first.
     pub(crate) roots: Vec<String>,
-    /// The environment that commands start with.
+    /// Initial environment of commands.
     pub(crate) env: Vec<(String, String)>,
-    /// True once the request is recalled: nothing of it is begun after that.
+    /// True once the request is recalled: no further part of it is started after that.
     pub(crate) recalled: Arc<AtomicBool>,
 }
 
-/// Serves a request. Safe to drop at any point: it can be served again.
+/// Executes a request. Safe to drop at any point: it can be executed again.
 ///
 /// # Errors
-/// What the agent is told.
+/// Error for the agent.
 pub(crate) async fn serve<S>(supervisor: &S, serving: Serving) -> Result<String, RpcError>
 where
     S: Supervise + Clone + Send + 'static,
@@ -60,7 +61,7 @@ where
 {
     let (mut is_uncertain, mut patience) = (serving.again, Patience(away_ms));
     loop {
-        // A write that may have been begun is only looked at.
+        // A write that may have started is only inspected.
         let is_looking = is_uncertain && matches!(serving.row.ask.what, Wanted::FsWrite { .. });
         if serving.recalled.load(Ordering::Relaxed) && !is_looking {
             return Err(error(REFUSED, Reason::Stopped.refusal()));
@@ -72,7 +73,7 @@ where
     }
 }
 
-/// Milliseconds left for a supervisor that is away.
+/// Remaining wait for a disconnected supervisor, in milliseconds.
 struct Patience(u64);
 
 impl Patience {
@@ -85,7 +86,7 @@ impl Patience {
     }
 }
 
-/// One attempt. `is_uncertain` says whether an earlier one may have written the file.
+/// Makes one attempt. `is_uncertain` is true if an earlier one may have written the file.
 async fn attempt<S>(
     supervisor: &S,
     serving: &Serving,
@@ -131,7 +132,7 @@ fn error(code: i64, message: &str) -> RpcError {
 /// Inspects the target of a write in the session's directory. Safe to drop at any point.
 ///
 /// # Errors
-/// What the agent is told: there is no such place, or it is outside.
+/// Error for the agent: the path does not exist, or is outside of the session's roots.
 pub(crate) async fn inspect<S: Supervise>(
     supervisor: &S,
     row: &AgentRequestRow,
@@ -174,7 +175,7 @@ async fn spawn_of(
     terminal::spawn_of(lease_id, place, &command).map_err(TerminalError::Rpc)
 }
 
-/// The terminal of that id, if this agent process made it: the supervisor's own record says so.
+/// Returns the lease of a terminal id if this agent process created it, according to the supervisor.
 async fn find<S: Supervise>(
     supervisor: &S,
     parent: LeaseId,
@@ -189,11 +190,11 @@ async fn find<S: Supervise>(
     terminal::find(terminal_id, &ours).map_err(TerminalError::Rpc)
 }
 
-/// A released terminal may take a moment to end; after that nothing of it is kept.
+/// Releases a terminal after the end of its command, which may take a moment, to discard the output.
 async fn forget<S: Supervise>(supervisor: S, lease_id: LeaseId) {
     for _ in 0..FORGET_TRIES {
         match supervisor.call(Request::Release { lease_id }).await {
-            // "Has not ended": the only refusal that time changes.
+            // "Has not ended": the only temporary refusal.
             Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::BadRequest => {}
             Err(CallError::Disconnected) => {}
             Ok(_) | Err(CallError::Refused(_)) => return,
@@ -212,7 +213,7 @@ impl Supervise for Supervisor {
     }
 
     async fn exited(&self, lease_id: LeaseId) -> Result<Option<ExitStatus>, CallError> {
-        // News first, then the look: what happens in between is not missed.
+        // Subscribed before the poll, so that an exit in between is not missed.
         let feed = self.feed(lease_id);
         let mut look_ms = LOOK_MS.0;
         loop {

@@ -1,4 +1,4 @@
-//! Makes a session's actor from what is committed, with what configuration says of its agent now.
+//! Restores a session's actor from the database, with the current configuration of its agent.
 
 use crate::core::actor::{Actor, Profile};
 use crate::core::effect::{Fence, Snapshot};
@@ -11,7 +11,7 @@ use crate::session_task::Deps;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 
-/// Makes the actor from the database; from now on no earlier one of this session can write.
+/// Restores the actor from the database. Earlier actors of this session can no longer write.
 ///
 /// # Errors
 /// `ACP_STORE_UNAVAILABLE`, `NO_SESSION`, `RUNTIME`.
@@ -20,7 +20,7 @@ pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, Fence)
     Ok((make(deps, snapshot)?, fence))
 }
 
-/// Makes the actor from what was under way.
+/// Restores the actor from a snapshot.
 ///
 /// # Errors
 /// `RUNTIME`.
@@ -31,16 +31,16 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
         Failure::of(Code::Runtime).origin("gateway")
     };
     let limits = deps.profiles.limits(&snapshot.session.agent);
-    // Without it the agent's words make no sense any more: it is ended, and the session goes on with another one.
+    // Without the backend state the output cannot be parsed: the agent is ended, and replaced by a new one.
     let (link, link_lost): (Box<dyn Link>, bool) = match deps.registry.get(&snapshot.session.backend) {
         Some(backend) => match backend.link(saved).map_err(unreadable) {
             Ok(link) => (link, false),
             Err(_) => (backend.link(None).map_err(unreadable)?, true),
         },
-        // The session can still be closed; that nothing can be started is in its profile.
+        // The session can still be closed; its profile refuses a start.
         None => (Box::new(MissingLink::new(saved)), true),
     };
-    // What may no longer be started is still followed, cancelled and closed: only a start needs a valid profile.
+    // An agent that may no longer be started can still be read, cancelled and closed.
     let profile = match configured(deps, &snapshot.session) {
         Ok(profile) => profile,
         Err(failure) => Profile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),
@@ -52,7 +52,7 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
     Ok(actor)
 }
 
-/// How the session's agent is treated, as far as configuration has it.
+/// Returns the profile of the session's agent from the configuration alone.
 ///
 /// # Errors
 /// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`.
@@ -65,14 +65,14 @@ pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<Profile, F
     deps.profiles.configured(&session.agent)
 }
 
-/// Everything that must be looked up before the session's agent is started.
+/// Returns the programs and directories to look up before the session's agent is started.
 pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> Lookup {
     let directories = &session.options.additional_directories;
     deps.profiles.lookup(&session.agent, Some(&session.cwd), directories)
 }
 
-/// How the session's agent may be started now: in the very directory that it was spawned in, which may have been
-/// moved, replaced by a link or taken out of the roots since.
+/// Returns the profile to start the session's agent now, in exactly the directory it was spawned in, which
+/// may have been moved, replaced by a link or removed from the roots since.
 ///
 /// # Errors
 /// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.

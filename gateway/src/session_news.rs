@@ -1,11 +1,11 @@
-//! What the supervisor answers and says, as news for an actor.
+//! Converts responses and notices of the supervisor to the actor's input.
 
 use crate::core::actor::LeaseNews;
 use crate::supervisor::{CallError, FeedItem};
 use acp_shared::protocol::{RefusalCode, Reply};
 use std::collections::VecDeque;
 
-/// Output pieces that follow each other become one, so that they become one transaction.
+/// Merges consecutive pieces of output, to commit all in one transaction.
 pub(crate) fn merge(items: VecDeque<FeedItem>) -> Vec<LeaseNews> {
     let mut merged: Vec<LeaseNews> = Vec::new();
     for item in items {
@@ -28,7 +28,7 @@ pub(crate) fn merge(items: VecDeque<FeedItem>) -> Vec<LeaseNews> {
     merged
 }
 
-/// What came of a spawn.
+/// Converts the response to a spawn.
 pub(crate) fn spawned(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
     match answer {
         Ok(_) => Some(LeaseNews::Spawned),
@@ -41,7 +41,7 @@ pub(crate) fn spawned(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
     }
 }
 
-/// What came of an attach.
+/// Converts the response to an attach.
 pub(crate) fn attached(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
     match answer {
         Ok(Reply::Attached(attached)) => Some(LeaseNews::Attached(attached)),
@@ -54,7 +54,8 @@ pub(crate) fn attached(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
     }
 }
 
-/// An acknowledgement that was not taken would leave the agent waiting for room: the next attach repeats it.
+/// Converts the response to an acknowledgement. If it was refused, the agent would stay blocked: the next
+/// attach repeats it.
 pub(crate) fn acked(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
     match answer {
         Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::Busy => Some(LeaseNews::StreamsBusy),
@@ -62,7 +63,7 @@ pub(crate) fn acked(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
     }
 }
 
-/// What came of a message.
+/// Converts the response to a write to the agent's standard input.
 pub(crate) fn written(seq: u64, answer: Result<Reply, CallError>) -> Option<LeaseNews> {
     match answer {
         Ok(_) => Some(LeaseNews::Written { seq }),
@@ -71,7 +72,7 @@ pub(crate) fn written(seq: u64, answer: Result<Reply, CallError>) -> Option<Leas
     }
 }
 
-/// What came of asking for the end of a lease.
+/// Converts the response to a request to close a lease.
 pub(crate) fn closing(answer: Result<Reply, CallError>) -> Option<LeaseNews> {
     match answer {
         Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::LeaseUnknown => {

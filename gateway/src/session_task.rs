@@ -1,7 +1,7 @@
-//! Drives one session's actor: feeds it what happens, commits what it decides, and only then does it.
+//! Runs one session's actor: feeds it input, commits its decisions, and only then executes them.
 //!
-//! There is no decision in here. When a commit fails, the actor's memory is no longer what the database says:
-//! the actor is dropped and made again from the database (design §9, H19).
+//! This file makes no decisions. After a failed commit the actor's memory differs from the database, so the
+//! actor is dropped and rebuilt from the database (design §9, H19).
 
 mod deps;
 mod step;
@@ -33,13 +33,13 @@ pub(crate) use step::replay;
 use step::{stop_lease, stops};
 use tokio::sync::{oneshot, watch};
 
-/// How long a failing database is left alone before unfinished work is taken up again, in milliseconds.
+/// First delay before an actor is loaded again after a database failure, in milliseconds.
 const RELOAD_MS: u64 = 1_000;
-/// The longest that it is left alone, in milliseconds: what somebody must mend is not asked for again and again.
+/// Maximum delay between these attempts, in milliseconds.
 const RELOAD_LAST_MS: u64 = 10_000;
-/// How often an actor may panic before it is left alone.
+/// Maximum number of panics of an actor before it is stopped.
 const PANICS_MAX: u32 = 5;
-/// How long a quiet actor is kept, in milliseconds.
+/// Time after which an idle actor is evicted, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
 enum Wake {
@@ -56,7 +56,7 @@ enum Wake {
     Stop,
 }
 
-/// Why a task ended.
+/// Tells if a task has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     Yes,
@@ -76,18 +76,18 @@ struct Task {
     reloads: watch::Receiver<Arc<Loaded>>,
     feed: Option<(LeaseId, LeaseFeed)>,
     calls: FuturesUnordered<Call>,
-    /// The look-up that a start waits for.
+    /// Lookup that a start waits for.
     lookup: Option<(Lookup, LookupCall)>,
     performer: Performer,
     waiting: HashMap<Ticket, oneshot::Sender<Result<Answered, Failure>>>,
     next_ticket: Ticket,
-    /// Whether the actor was just made and has not been told so.
+    /// True if the actor was just created and has not handled its first input.
     fresh: bool,
-    /// Says when it works and when it waits.
+    /// Records working and waiting times for the watchdog.
     pulse: Pulse,
-    /// The lease whose start the log has.
+    /// Lease whose start is already logged.
     starting: Option<LeaseId>,
-    /// The lease whose opening could not be committed, and since when.
+    /// Lease whose opening could not be committed, and the time of the first failure.
     unopened: Option<(LeaseId, u64)>,
 }
 
@@ -97,9 +97,9 @@ impl Ended {
     }
 }
 
-/// Serves one session until it is quiet, superseded, or the gateway stops.
+/// Serves one session until it is idle or superseded, or the gateway stops.
 pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience: Patience) {
-    // Before the first look at configuration, so that no change is missed.
+    // Subscribed before the configuration is first read, so that no change is missed.
     let reloads = deps.live.changes();
     let pulse = deps.metrics.actors().enter(key.as_str());
     pulse.begin();
@@ -152,13 +152,13 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
     task.serve_on().await;
 }
 
-/// Whether an actor that cannot be made may be made later without anybody's doing. What the database holds and this
-/// program cannot read stays as it is: whoever asks is told, and each new question and each start looks anew.
+/// True if creating the actor may succeed later without intervention. Unreadable database content stays
+/// unreadable: commands are refused, and each new command or start tries again.
 fn is_worth_waiting(failure: &Failure, patience: Patience) -> bool {
     patience == Patience::UntilStop && failure.code == Code::StoreUnavailable && !failure.is_for_repair()
 }
 
-/// What `doctor` calls a session that stands still.
+/// Returns the name of a stopped session in the report of `doctor`.
 fn trouble(key: &SessionKey) -> String {
     format!("session {key}")
 }
@@ -175,7 +175,7 @@ async fn refuse_all(deps: &Deps, key: &SessionKey, mut lanes: Lanes, failure: &F
     refuse_commands(deps, key, &mut lanes, failure).await;
 }
 
-/// Refuses what waits; a process that was to be stopped is ended all the same (H19).
+/// Refuses queued commands; a process that they would have stopped is ended anyway (H19).
 async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut Lanes, failure: &Failure) {
     if refuse_waiting(lanes, failure)
         && let Ok(Some(session)) = deps.store.session(key.clone()).await
@@ -185,7 +185,7 @@ async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut Lanes, failu
     }
 }
 
-/// Refuses every command that waits; whether one of them was to stop the process.
+/// Refuses all queued commands. Returns true if one of them would have stopped the process.
 fn refuse_waiting(lanes: &mut Lanes, failure: &Failure) -> bool {
     let mut stop = false;
     for lane in [&mut lanes.urgent, &mut lanes.mailbox] {
@@ -204,7 +204,7 @@ impl Task {
         drop(self.link.borrow_and_update());
         let before = self.actor.session().lease_id;
         let ended = self.step(Input::Started).await;
-        // A process that was asked for just now is not asked for again, and an actor made again begins anew.
+        // A process just requested is not requested again, and a rebuilt actor starts over.
         let asked = self.fresh || self.actor.session().lease_id != before;
         if ended == Ended::No && !asked && self.is_up() {
             self.step(Input::News(LeaseNews::Connected)).await
@@ -213,8 +213,8 @@ impl Task {
         }
     }
 
-    /// Serves; a panic (a fault of ours) makes the actor again from what is committed, so that one bad message or row
-    /// takes neither the session nor the gateway along.
+    /// Serves the session. After a panic (a bug) the actor is rebuilt from the database, so that one bad
+    /// message or row stops neither the session nor the gateway.
     async fn serve_on(&mut self) {
         for panics in 1..=PANICS_MAX {
             if AssertUnwindSafe(self.serve()).catch_unwind().await.is_ok() {
@@ -265,7 +265,7 @@ impl Task {
         }
     }
 
-    /// Waits for the next thing. Every branch is safe to cancel: nothing is taken that is not returned.
+    /// Waits for the next event. Every branch is safe to cancel: nothing is consumed that is not returned.
     async fn wait(&mut self) -> Wake {
         if self.fresh {
             return Wake::Start;
@@ -294,7 +294,7 @@ impl Task {
             biased;
             () = self.deps.stop.cancelled() => Wake::Stop,
             Some(envelope) = self.lanes.urgent.recv() => Wake::Command(envelope),
-            // An agent that never stops talking must not hold up the deadline that stops it.
+            // An agent with endless output must not delay the deadline for stopping it.
             () = tick => Wake::Tick,
             Ok(()) = self.link.changed() => Wake::Link,
             Ok(()) = self.reloads.changed() => Wake::Reloaded,
@@ -307,7 +307,7 @@ impl Task {
         }
     }
 
-    /// Takes on what configuration says now; a process that runs keeps what it was started with.
+    /// Applies the reloaded configuration; a running process keeps its start parameters.
     fn configure(&mut self) {
         self.lookup = None;
         self.take_profile(configured(&self.deps, self.actor.session()));
@@ -318,8 +318,8 @@ impl Task {
         self.actor.configure(profile, limits);
     }
 
-    /// Begins the look-up that a start waits for, while there is a supervisor to ask; drops one that nobody waits for, and
-    /// one for other directories than the session has now.
+    /// Starts the lookup that a start waits for, while the supervisor is connected; drops one that is no
+    /// longer needed or whose directories have changed.
     fn begin_lookup(&mut self) {
         if !self.actor.awaits_lookup() || !self.is_up() {
             self.lookup = None;
@@ -338,14 +338,14 @@ impl Task {
         match found {
             Ok(found) => self.take_profile(profile(&self.deps, self.actor.session(), &found)),
             Err(LookupError::Failed(failure)) => self.take_profile(Err(failure)),
-            // The next connection is asked.
+            // Repeated after the next connect.
             Err(LookupError::Away) => return Ended::No,
         }
         self.step(Input::LookedUp).await
     }
 
-    /// Looks up what a prompt to a session at rest would start, so that the prompt is refused if that is not there. One
-    /// that cannot be looked up now is taken, and waits.
+    /// Looks up the program of an idle session before a prompt, so that the prompt is refused if it is
+    /// missing. If the lookup is impossible now, the prompt is accepted and waits.
     async fn look_before_prompt(&mut self) {
         if !self.actor.is_quiet() || self.actor.awaits_lookup() || self.actor.is_refused() || !self.is_up() {
             return;
@@ -361,7 +361,7 @@ impl Task {
         }
     }
 
-    /// Ends an actor at rest whose agent is refused: the next question has configuration and files looked at anew.
+    /// Ends an idle actor whose agent is refused: the next command reads configuration and files again.
     fn end_refused(&self) -> Ended {
         if !self.actor.is_refused() || !self.actor.is_quiet() {
             return Ended::No;
@@ -374,8 +374,8 @@ impl Task {
         matches!(*self.link.borrow(), LinkStatus::Up { .. })
     }
 
-    /// Everything is asked anew on another connection. What the one before answered is heard no more: a start that was
-    /// refused there may succeed here, and its process would be nobody's.
+    /// Requests everything again on a new connection. Responses of the previous one are discarded: a start
+    /// refused there may succeed here, and its process would be orphaned.
     async fn on_link(&mut self) -> Ended {
         self.calls = FuturesUnordered::new();
         self.lookup = None;

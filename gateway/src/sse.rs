@@ -1,48 +1,49 @@
-//! Server-sent events taken apart: bytes in, events out. Bounded, and without I/O.
+//! Parser of server-sent events: bytes in, events out. Bounded, and without I/O.
 #![deny(clippy::indexing_slicing)]
 
-/// Longest line, and most data of one event: an agent's line of 32 MiB and its envelope.
+/// Maximum size of buffered bytes and of one event's data, in bytes: an agent's line of 32 MiB and its
+/// envelope.
 pub(crate) const EVENT_BYTES_MAX: usize = 80 * 1024 * 1024;
 
-/// One event.
+/// Server-sent event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SseEvent {
-    /// Its id, when it has one.
+    /// Id, if the event has one.
     pub(crate) id: Option<String>,
-    /// Its name; empty for the usual kind.
+    /// Name; empty for the default type.
     pub(crate) name: String,
-    /// Its data; lines joined by newlines.
+    /// Data lines, joined by newlines.
     pub(crate) data: String,
 }
 
-/// What is wrong with a stream.
+/// Error of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SseError {
     /// More than [`EVENT_BYTES_MAX`] in one event.
     #[error("an event is larger than {EVENT_BYTES_MAX} bytes")]
     TooLarge,
-    /// Not UTF-8.
+    /// The data is not UTF-8.
     #[error("an event is not UTF-8")]
     NotText,
 }
 
-/// Takes a stream apart, however it is cut into pieces.
+/// Incremental parser; the stream may be split at any byte.
 #[derive(Debug, Default)]
 pub(crate) struct SseParser {
     buffer: Vec<u8>,
-    /// Where the next line starts.
+    /// Start of the next line in the buffer.
     start: usize,
-    /// How far it was searched for its end.
+    /// Position up to which the buffer was searched for a line end.
     searched: usize,
     event: SseEvent,
     has_data: bool,
 }
 
 impl SseParser {
-    /// Takes bytes in.
+    /// Adds bytes.
     ///
     /// # Errors
-    /// [`SseError::TooLarge`]; the stream cannot be read on.
+    /// [`SseError::TooLarge`]; the stream cannot be read any further.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), SseError> {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -56,10 +57,10 @@ impl SseParser {
         Ok(())
     }
 
-    /// The next event that is complete. What begins with a colon (a comment) is skipped.
+    /// Returns the next complete event. Lines that start with a colon (comments) are skipped.
     ///
     /// # Errors
-    /// [`SseError`]; the stream cannot be read on.
+    /// [`SseError`]; the stream cannot be read any further.
     pub(crate) fn next(&mut self) -> Result<Option<SseEvent>, SseError> {
         while let Some(length) = self.buffer.iter().skip(self.searched).position(|&b| b == b'\n') {
             let end = self.searched + length;
@@ -89,7 +90,7 @@ impl SseParser {
                 }
                 "id" => self.event.id = Some(value.to_owned()),
                 "event" => value.clone_into(&mut self.event.name),
-                // A comment (empty name), `retry`, or what a later version adds.
+                // A comment (empty name), `retry`, or a field of a later version.
                 _ => {}
             }
         }

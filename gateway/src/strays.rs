@@ -1,9 +1,10 @@
-//! Agents that live and that the control plane has no use for. Each is ended, so that its session can be gone on with
-//! and none is left over (design §9, H5 and H7).
+//! Orphaned agents: living leases that the control plane does not use. Each is closed, so that its session
+//! can continue and no process is left over (design §9, H5 and H7).
 //!
-//! A lease is committed before the supervisor hears of it, and no row of one is ever deleted: one that has no row was
-//! made after the backup from which this database was restored, and nothing here can say what it was told. One whose
-//! row has ended was over for us before it was for the supervisor, and nobody will ask for its end any more.
+//! A lease is committed before it is sent to the supervisor, and lease rows are never deleted: a lease
+//! without a row is newer than the backup from which this database was restored, and its prompts are unknown.
+//! A lease whose row has ended was given up by the gateway before the supervisor ended it, and no other code
+//! requests its end.
 
 use crate::store::{Store, leases};
 use crate::supervisor::{LinkStatus, Supervisor};
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 const REASON: &str =
     "its gateway has no use for it: it gave the lease up, or was restored from an older backup";
 
-/// Looks after each connection to the supervisor, until `stop`.
+/// Checks for orphans after each connection to the supervisor, until `stop`.
 pub(crate) async fn run(store: Store, supervisor: Supervisor, stop: CancellationToken) {
     let mut status = supervisor.status();
     loop {
@@ -30,11 +31,11 @@ pub(crate) async fn run(store: Store, supervisor: Supervisor, stop: Cancellation
 }
 
 async fn end_strays(store: &Store, supervisor: &Supervisor) {
-    // The next connection looks again.
+    // Checked again after the next connection.
     let Ok(Reply::Leases(list)) = supervisor.call(Request::ListLeases { detail: false }).await else {
         return;
     };
-    // Terminals end with the agent that they belong to.
+    // Terminals end with their agent.
     let living = list.into_iter().filter(|lease| !lease.state.is_ended() && lease.kind == LeaseKind::Agent);
     for lease in living {
         let lease_id = lease.lease_id;

@@ -1,8 +1,8 @@
-//! The connection to the supervisor: made again whenever it breaks, one writer, replies matched by number,
-//! output put beside its lease's reader.
+//! Supervisor client: reconnects when the connection breaks, has one writer, matches replies by request
+//! number, and queues output for the reader of its lease.
 //!
-//! Reading never waits for anybody (H18): replies go to whoever asked, notices into the feed of their lease, which
-//! the supervisor's credit bounds.
+//! Reading never blocks (H18): replies go to their callers, notices to the feed of their lease, which is
+//! bounded by the supervisor's flow control.
 
 use acp_shared::conn::{self, ConnError};
 use acp_shared::ids::LeaseId;
@@ -21,55 +21,55 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Requests that may wait for the writer.
+/// Maximum number of requests queued for the writer.
 const REQUESTS_MAX: usize = 1024;
-/// How long the supervisor may take to answer Hello.
+/// Deadline for the response to Hello, in milliseconds.
 const HELLO_MS: u64 = 10_000;
-/// After this long without a word the supervisor is asked whether it is there …
+/// Silence after which the supervisor is pinged, in milliseconds …
 const ASK_AFTER_MS: u64 = 5_000;
-/// … and when nothing at all is heard for this long after that, the connection is given up: it hangs.
+/// … and further silence after which the connection is given up as hanging, in milliseconds.
 const HANGS_MS: u64 = 15_000;
-/// Number of the request that only wants to hear something; no other one has it.
+/// Request number reserved for pings.
 const PING_ID: u64 = 0;
-/// Shortest and longest wait before the next attempt to connect, in milliseconds.
+/// First and maximum delay before a reconnect, in milliseconds.
 const BACKOFF_MS: (u64, u64) = (50, 2_000);
 
-/// Why a request has no answer.
+/// Failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
-    /// The supervisor refused.
+    /// The supervisor refused the request.
     #[error(transparent)]
     Refused(Refusal),
-    /// The connection broke; whether the request arrived is unknown.
+    /// The connection broke; the request may or may not have arrived.
     #[error("the supervisor does not answer")]
     Disconnected,
 }
 
-/// Reads the durable progress that goes with each Hello; a text says why there is none.
+/// Reads the durable progress sent with each Hello; the error is a reason in words.
 pub(crate) type ReadMarks =
     Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Marks, String>> + Send>> + Send + Sync>;
 
-/// How the connection is.
+/// Status of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkStatus {
     /// Not connected yet, and not refused either.
     Connecting,
-    /// Not connected while an earlier connection of this gateway is open; tried again soon.
+    /// Not connected, since an earlier connection of this gateway is still open; retried soon.
     Busy(String),
-    /// Not connected, and why.
+    /// Not connected, with the reason.
     Down(String),
-    /// Not connected: the supervisor knows more of this gateway than its database does.
+    /// Not connected: the supervisor has a newer state of this gateway than its database.
     RolledBack(Box<Rollback>),
-    /// Connected. The number grows with every connection.
+    /// Connected. The generation grows with every connection.
     Up {
-        /// Which connection this is.
+        /// Number of the connection.
         generation: u64,
-        /// What the supervisor said of itself.
+        /// Welcome message of the supervisor.
         welcome: Box<Welcome>,
     },
 }
 
-/// News of one lease, in the order in which the supervisor sent it.
+/// Notice about one lease, in the order sent by the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FeedItem {
     /// A piece of output.
@@ -81,9 +81,9 @@ pub(crate) enum FeedItem {
     },
     /// The adapter ended and its output is complete.
     Exited {
-        /// How.
+        /// Exit status.
         status: ExitStatus,
-        /// Where its output ends.
+        /// End offset of its output.
         end_offset: u64,
         /// Highest input number written.
         stdin_written: u64,
@@ -92,12 +92,12 @@ pub(crate) enum FeedItem {
     Changed {
         /// The new state.
         state: LeaseState,
-        /// Why.
+        /// Reason of the change.
         reason: String,
     },
 }
 
-/// The reading end of one lease's news. Dropping it ends the subscription.
+/// Receiver of one lease's notices. Dropping it ends the subscription.
 #[derive(Debug)]
 pub(crate) struct LeaseFeed {
     lease_id: LeaseId,
@@ -112,7 +112,7 @@ struct FeedQueue {
 }
 
 impl LeaseFeed {
-    /// Everything that has come since the last call, waiting for at least one item. Safe to cancel.
+    /// Returns all items since the last call; waits for at least one. Safe to cancel.
     pub(crate) async fn next(&self) -> VecDeque<FeedItem> {
         loop {
             let items = std::mem::take(&mut *lock(&self.queue.items));
@@ -123,7 +123,7 @@ impl LeaseFeed {
         }
     }
 
-    /// Forgets what has come: after a reconnect the supervisor sends it again.
+    /// Drops queued items: after a reconnect the supervisor sends them again.
     pub(crate) fn clear(&self) {
         lock(&self.queue.items).clear();
     }
@@ -154,7 +154,7 @@ struct Shared {
     status: watch::Sender<LinkStatus>,
 }
 
-/// A handle to the connection. Cheap to clone.
+/// Handle of the connection. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Supervisor {
     shared: Arc<Shared>,
@@ -162,8 +162,8 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts to connect to the socket at `path`, and goes on until `stop` is cancelled.
-    /// The secret is read anew for each connection: the supervisor may have been started later.
+    /// Connects to the socket at `path`, and reconnects until `stop` is cancelled. The secret is read for
+    /// each connection, since the supervisor may be started later.
     pub(crate) fn start(
         path: PathBuf,
         secret: PathBuf,
@@ -173,7 +173,7 @@ impl Supervisor {
         Self::start_with(path, secret, says, stop, (ASK_AFTER_MS, HANGS_MS))
     }
 
-    /// The same, with this patience: after how long a silence it is asked, and how long it may take to answer.
+    /// Like `start`, with the silence before a ping and the time to respond, in milliseconds.
     fn start_with(
         path: PathBuf,
         secret: PathBuf,
@@ -194,12 +194,12 @@ impl Supervisor {
         Self { shared, requests }
     }
 
-    /// How the connection is, now and later.
+    /// Returns a receiver of the connection status.
     pub(crate) fn status(&self) -> watch::Receiver<LinkStatus> {
         self.shared.status.subscribe()
     }
 
-    /// Returns the reason why the supervisor cannot be used; `None` while it can.
+    /// Returns the reason why the supervisor cannot be used; `None` if it can.
     pub(crate) fn outage(&self) -> Option<String> {
         match &*self.shared.status.borrow() {
             LinkStatus::Up { .. } => None,
@@ -213,16 +213,16 @@ impl Supervisor {
         }
     }
 
-    /// Subscribes to a lease's news. There is one reader for each lease.
+    /// Subscribes to a lease's notices. A lease has one reader.
     pub(crate) fn feed(&self, lease_id: LeaseId) -> LeaseFeed {
         let queue = Arc::<FeedQueue>::default();
         lock(&self.shared.state).feeds.insert(lease_id, Arc::clone(&queue));
         LeaseFeed { lease_id, shared: Arc::clone(&self.shared), queue }
     }
 
-    /// Hands a request over, in order with earlier ones, and returns what will be its answer. It goes on the connection
-    /// that is there now or on none: one that waits for room until there is another one would be done twice, since
-    /// whoever is told of the other one asks again there.
+    /// Sends a request, in order with earlier ones, and returns the receiver of its response. The request is
+    /// sent on the current connection or not at all: one that waited for queue space until after a reconnect
+    /// would be executed twice, since its caller repeats it there.
     pub(crate) async fn send(&self, body: Request) -> oneshot::Receiver<Answer> {
         let (answer, receiver) = oneshot::channel();
         let mut status = self.shared.status.subscribe();
@@ -254,11 +254,11 @@ impl Supervisor {
         receiver
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the response.
     ///
     /// # Errors
-    /// [`CallError::Refused`] with the supervisor's reason; [`CallError::Disconnected`] when the connection
-    /// breaks before the answer.
+    /// [`CallError::Refused`] with the supervisor's reason; [`CallError::Disconnected`] if the connection
+    /// breaks before the response.
     pub(crate) async fn call(&self, body: Request) -> Answer {
         self.send(body).await.await.unwrap_or(Err(CallError::Disconnected))
     }
@@ -273,7 +273,7 @@ struct Driver {
     marks: ReadMarks,
     shared: Arc<Shared>,
     queue: mpsc::Receiver<(u64, Request)>,
-    /// Silence before it is asked, and the time it has to answer.
+    /// Silence before a ping, and the time to respond, in milliseconds.
     patience_ms: (u64, u64),
 }
 
@@ -314,10 +314,10 @@ impl Driver {
         }
     }
 
-    /// Lives as long as one connection; returns why it ended.
+    /// Serves one connection; returns the reason of its end.
     async fn serve(&mut self, connection: Connection, welcome: Welcome) -> String {
         let conn::Conn { mut receiver, mut sender, .. } = connection;
-        // Requests from before this connection were answered with `Disconnected`: they must not be sent now.
+        // Requests from before this connection were answered with `Disconnected` and must not be sent now.
         while self.queue.try_recv().is_ok() {}
         self.set_up(welcome);
         let shared = Arc::clone(&self.shared);
@@ -377,7 +377,7 @@ impl Driver {
                 }
             }
         };
-        // What has come is read before it is judged that nothing came.
+        // Biased: received data is processed before a timeout is declared.
         tokio::select! {
             biased;
             why = read => why,
@@ -425,7 +425,7 @@ impl Driver {
 }
 
 impl Shared {
-    /// Puts one message where it belongs; a reason when the connection is of no use any more.
+    /// Dispatches one message; returns a reason if the connection is unusable.
     fn deliver(&self, message: ToClient) -> Option<String> {
         match message {
             ToClient::Reply { id, result } => {
@@ -449,7 +449,7 @@ impl Shared {
     fn notice(&self, notice: Notice) {
         let (lease_id, item) = match notice {
             Notice::Output { lease_id, offset, bytes } => (lease_id, FeedItem::Output { offset, bytes }),
-            // An old supervisor sends the end of stderr too, which may hold secrets.
+            // An old supervisor also sends the end of stderr, which may contain secrets.
             Notice::Exited { lease_id, status, end_offset, stdin_written, stderr_tail: _ } => {
                 (lease_id, FeedItem::Exited { status, end_offset, stdin_written })
             }
@@ -465,7 +465,7 @@ impl Shared {
     }
 }
 
-/// The message of a request: what acts carries the gateway's epoch.
+/// Builds the message of a request: modifying requests carry the gateway's epoch.
 const fn message(epoch: Option<u64>, id: u64, body: Request) -> ToSupervisor {
     match epoch {
         Some(epoch) if body.acts() => ToSupervisor::Act { id, epoch, body },
@@ -473,7 +473,7 @@ const fn message(epoch: Option<u64>, id: u64, body: Request) -> ToSupervisor {
     }
 }
 
-/// Hello of this gateway. As a gateway it needs the marks of protocol 2.
+/// Builds the Hello. The gateway role requires the marks of protocol 2.
 pub(crate) fn hello(role: Role) -> Hello {
     let version_min = match role {
         Role::Gateway { .. } => VERSION_MARKS,
@@ -482,17 +482,17 @@ pub(crate) fn hello(role: Role) -> Hello {
     Hello { version_min, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
 }
 
-/// The same with the secret that lies beside the supervisor's socket, if this user may read it.
+/// Like `hello`, with the secret next to the supervisor's socket, if this user may read it.
 pub(crate) fn hello_at(socket: &Path, role: Role) -> Hello {
     Hello { secret: secret(&secret_beside(socket)), ..hello(role) }
 }
 
-/// Where a supervisor keeps the secret that its own user must know (H9).
+/// Returns the path of the secret that a supervisor requires from its own user (H9).
 pub(crate) fn secret_beside(socket: &Path) -> PathBuf {
     socket.with_file_name("secret")
 }
 
-/// A secret, if there is one that this user may read. Whether it is needed is the supervisor's to say.
+/// Reads a secret, if this user may. The supervisor decides if one is required.
 fn secret(file: &Path) -> Option<Secret> {
     let text = std::fs::read_to_string(file).ok()?;
     Some(Secret::new(text.trim().to_owned()))

@@ -1,6 +1,7 @@
-//! Conversations that the configuration binds (`[[bindings]]`): before a message is routed, what is configured is made
-//! so. What is decided is committed under the message's key before it is done, so that a crash between closing one
-//! session and making the next is gone on from, with the same words.
+//! Static bindings: conversations that the configuration binds (`[[bindings]]`). Applied before a message is
+//! routed. Each decision is committed under the message's key before it is carried out, so that after a crash
+//! between closing one session and creating the next, the same decision and the same message text are
+//! continued.
 
 use super::{BindRequest, SessionBindingService};
 use crate::config::Binding;
@@ -21,38 +22,38 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
-/// Under which what was decided is kept.
+/// Scope under which decisions are stored.
 const DECIDED: &str = "configured";
 
-/// What was decided for a message, with all that is needed to do it again.
+/// Decision for one message, with everything needed to repeat it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Plan {
     /// See [`Act::Withdraw`].
     Withdraw(Done),
-    /// See [`Act::Bind`]; the entry, and the key of the session that is made.
+    /// See [`Act::Bind`]; with the entry, and the key of the session to create.
     Bind { bind: Bind, entry: Box<Binding>, next: SessionKey },
 }
 
-/// Binds conversations as the configuration says. Cheap to clone.
+/// Binds conversations according to the configuration. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ConfiguredBindings {
     store: Store,
     bindings: SessionBindingService,
     service: Arc<dyn Service>,
-    /// One thing at a time: a channel and its threads share a session.
+    /// Serializes all changes: a channel and its threads share a session.
     turn: Arc<Mutex<()>>,
 }
 
 impl ConfiguredBindings {
-    /// Over this control plane.
+    /// Creates the service.
     pub(crate) fn new(store: Store, bindings: SessionBindingService, service: Arc<dyn Service>) -> Self {
         Self { store, bindings, service, turn: Arc::default() }
     }
 
-    /// Makes it so that the conversation of a message is bound as configured. What the person is told about it, if
-    /// anything was done. `is_routed`: where the message goes is known already, and only what was decided for it before
-    /// is done again.
+    /// Binds the conversation of a message according to the configuration. Returns the text for the user if a
+    /// binding was made. With `is_routed` the destination of the message is already decided, and only an
+    /// earlier decision for it is repeated.
     ///
     /// # Errors
     /// As [`Service::close`], [`Service::spawn`] and [`SessionBindingService::bind`].
@@ -94,7 +95,7 @@ impl ConfiguredBindings {
         }
     }
 
-    /// Decides and commits it, as of one moment.
+    /// Decides and commits in one transaction.
     async fn decide(
         &self,
         inbound: &Inbound,
@@ -127,7 +128,7 @@ impl ConfiguredBindings {
         self.service.close(&done.session_key, CloseRequest::new(done.reason()), key.clone()).await.map(drop)
     }
 
-    /// Binds the conversation to a session that is there, or to a new one.
+    /// Binds the conversation to an existing session or to a new one.
     async fn bind(
         &self,
         inbound: &Inbound,
@@ -163,7 +164,7 @@ impl ConfiguredBindings {
     }
 }
 
-/// What a new session of an entry is.
+/// Builds the spawn request for a session of an entry.
 pub(crate) fn request(
     at: &ConversationRef,
     entry: Binding,
@@ -188,7 +189,7 @@ pub(crate) fn request(
     }
 }
 
-/// Refuses to unbind what the configuration binds, since it would be bound again at once; `metadata` is the row's.
+/// Refuses to unbind a static binding, since the next message would bind it again; `metadata` is the row's.
 ///
 /// # Errors
 /// `USAGE` with the detail `BOUND_BY_CONFIGURATION`.

@@ -1,4 +1,4 @@
-//! Why a binding was not made, changed or found.
+//! Errors of making, changing and finding bindings.
 
 use crate::channel::NoAdapter;
 use crate::core::binding::Capabilities;
@@ -7,54 +7,54 @@ use crate::store::StoreError;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 
-/// See the module.
+/// Failure of an operation on bindings.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum BindingError {
-    /// Nothing serves the conversation's channel and account.
+    /// No adapter serves the conversation's channel and account.
     #[error(transparent)]
     NoAdapter(#[from] NoAdapter),
-    /// The channel cannot do that in this conversation.
+    /// The channel does not support this placement in this conversation.
     #[error("the channel {channel} cannot bind that way: {can:?}")]
     NotHere {
-        /// The channel.
+        /// Name of the channel.
         channel: String,
-        /// What it can do there.
+        /// Placements that the channel supports there.
         can: Capabilities,
     },
-    /// There is no such session.
+    /// The session does not exist.
     #[error("there is no session {session_key}")]
     NoSession {
-        /// What was asked for.
+        /// Requested session.
         session_key: SessionKey,
     },
-    /// A closed session is bound to nothing any more.
+    /// The session is closed, and closed sessions have no bindings.
     #[error("the session {session_key} is closed")]
     SessionClosed {
-        /// Which one.
+        /// Requested session.
         session_key: SessionKey,
     },
     /// The conversation has no active binding.
     #[error("the conversation is bound to nothing")]
     NotBound,
-    /// The conversation that was to be made was not, and the binding is over.
+    /// The new conversation could not be created, and the binding has ended.
     #[error("the conversation could not be made: {why}")]
     NotMade {
-        /// What the channel says.
+        /// Reason given by the channel.
         why: String,
     },
-    /// The conversation is still to be made.
+    /// The new conversation is not created yet.
     #[error("the conversation is not made yet: {why}")]
     NotMadeYet {
-        /// What the channel says.
+        /// Reason given by the channel.
         why: String,
     },
-    /// The control plane did not do it.
+    /// The store operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl From<BindingError> for Failure {
-    /// What the person is told.
+    /// Builds the error message for the user.
     fn from(error: BindingError) -> Self {
         match error {
             BindingError::NoAdapter(error) => error.into(),

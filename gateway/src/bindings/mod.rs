@@ -1,5 +1,6 @@
-//! Which conversation belongs to which session: one service over the store and the channels' adapters. Whoever binds,
-//! unbinds or asks goes through it; a spawn writes its binding in its own transaction, in the same words.
+//! Bindings between conversations and sessions: one service over the store and the channels' adapters. All
+//! binding, unbinding and lookup goes through it, except that a spawn writes its binding in its own
+//! transaction, with the same functions.
 //!
 //! Source: seed 003 "Core service contract", design §6 "Bindings and delivery", H13.
 
@@ -22,48 +23,48 @@ use crate::metrics::Metrics;
 use crate::store::{Store, StoreError, Tx, bindings, commands, now_ms, sessions};
 use acp_shared::ids::{BindingId, IdempotencyKey, SessionKey};
 
-/// Under which what was done about bindings is kept.
+/// Scope under which results of bind and unbind requests are stored.
 pub(crate) const DONE: &str = "binding";
 
-/// What is to be bound.
+/// Request to bind a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BindRequest {
-    /// The session; it must be there and open.
+    /// Session to bind; it must exist and be open.
     pub(crate) session_key: SessionKey,
-    /// The conversation in which somebody asks for it.
+    /// Conversation in which the request was made.
     pub(crate) at: ConversationRef,
-    /// Where the binding goes; `None` is where the channel usually puts it.
+    /// Placement of the binding; `None` selects the channel's usual one.
     pub(crate) placement: Option<Placement>,
-    /// Who asks.
+    /// Author of the request.
     pub(crate) by: String,
-    /// How long it lasts; in place of another binding that one's windows stay (D5).
+    /// Timeouts of the binding; overridden by those of a replaced binding, if any (D5).
     pub(crate) windows: BindingWindows,
-    /// What the configuration made it from, if it was not a person ([`Made::metadata`](crate::core::configured::Made::metadata)):
-    /// then nobody asks the channel whether it can be there, and no window of another binding is kept.
+    /// Metadata of a static binding ([`Made::metadata`](crate::core::configured::Made::metadata)), `None` for
+    /// a user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.
     pub(crate) made: Option<String>,
-    /// Under this key it is done once.
+    /// Idempotency key of the request.
     pub(crate) key: IdempotencyKey,
 }
 
-/// A binding that is there.
+/// An existing binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bound {
-    /// Itself.
+    /// The binding.
     pub(crate) binding: BindingRow,
     /// Its session.
     pub(crate) session: SessionRow,
-    /// Whether it was made now, rather than found.
+    /// True if the binding was created by this request, false if it was found.
     pub(crate) fresh: bool,
 }
 
-/// Which bindings are to be ended.
+/// Selection of bindings to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unbind {
-    /// The one of this conversation.
+    /// The binding of this conversation.
     Conversation(ConversationRef),
-    /// All of this session.
+    /// All bindings of this session.
     Session(SessionKey),
-    /// The one of this id, if it is this session's.
+    /// The binding with this id, if it belongs to this session.
     Binding(SessionKey, BindingId),
 }
 
@@ -76,15 +77,15 @@ pub(crate) struct SessionBindingService {
 }
 
 impl SessionBindingService {
-    /// Over this control plane and these adapters.
+    /// Creates the service over this store and these adapters.
     pub(crate) const fn new(store: Store, channels: Channels, metrics: Metrics) -> Self {
         Self { store, channels, metrics }
     }
 
-    /// Where a binding that is asked for in a conversation goes.
+    /// Returns the placement for a binding that is requested in a conversation.
     ///
     /// # Errors
-    /// [`BindingError::NoAdapter`]; [`BindingError::NotHere`] when it cannot go there.
+    /// [`BindingError::NoAdapter`]; [`BindingError::NotHere`] if the channel does not support it.
     pub(crate) fn placement(
         &self,
         at: &ConversationRef,
@@ -95,18 +96,19 @@ impl SessionBindingService {
         placement.ok_or_else(|| BindingError::NotHere { channel: at.channel.clone(), can })
     }
 
-    /// What a text says that means a conversation.
+    /// Returns the text that mentions a conversation in a message.
     pub(crate) fn mention(&self, at: &ConversationRef) -> String {
         self.channels.get(at).map_or_else(|_| at.conversation_id.clone(), |channel| channel.mention(at))
     }
 
-    /// Binds a session. Asked for again it is found as it is: a conversation has one binding, and a session one
-    /// conversation of its own below another.
+    /// Binds a session. Idempotent: a conversation has one binding, and a session has at most one child
+    /// conversation below another conversation; an existing binding is returned.
     ///
     /// # Errors
     /// [`BindingError::NoAdapter`], [`BindingError::NotHere`], [`BindingError::NoSession`],
-    /// [`BindingError::SessionClosed`], [`BindingError::Store`]: nothing was made. [`BindingError::NotMade`]: the
-    /// conversation could not be made. [`BindingError::NotMadeYet`]: it may be made later, by itself.
+    /// [`BindingError::SessionClosed`], [`BindingError::Store`]: nothing was created.
+    /// [`BindingError::NotMade`]: the conversation could not be created. [`BindingError::NotMadeYet`]:
+    /// creation is retried in the background.
     pub(crate) async fn bind(&self, request: BindRequest) -> Result<Bound, BindingError> {
         let placement = match request.made {
             Some(_) => Placement::Here,
@@ -128,7 +130,7 @@ impl SessionBindingService {
         Ok(bound)
     }
 
-    /// The bindings of a session that have not ended, the oldest first.
+    /// Returns the bindings of a session that have not ended, oldest first.
     ///
     /// # Errors
     /// [`BindingError::Store`].
@@ -137,7 +139,7 @@ impl SessionBindingService {
         Ok(self.store.read("bindings_of_session", move |db| bindings::of_session(db, &key)).await?)
     }
 
-    /// The binding that a spawn made, once its conversation is there; `None` when it made none.
+    /// Returns the binding that a spawn made, once its conversation exists; `None` if the spawn made none.
     ///
     /// # Errors
     /// As [`SessionBindingService::bind`].
@@ -148,7 +150,7 @@ impl SessionBindingService {
         }
     }
 
-    /// The binding of a conversation that has not ended, with what is known of its session.
+    /// Returns the binding of a conversation that has not ended, with the state of its session.
     ///
     /// # Errors
     /// [`BindingError::Store`].
@@ -159,8 +161,8 @@ impl SessionBindingService {
         Ok(resolve_by_conversation(&self.store, at).await?)
     }
 
-    /// Somebody spoke through a binding; one that is parked is active again. Durable when this returns, so that no stop loses it (D8), together with what
-    /// `also` writes about it.
+    /// Records activity on a binding; a parked binding becomes active again. Durable on return, so that a
+    /// stop does not lose it (D8), in one transaction with the writes of `also`.
     ///
     /// # Errors
     /// [`BindingError::Store`].
@@ -177,7 +179,7 @@ impl SessionBindingService {
         Ok(self.store.write("binding_touch", touch).await?)
     }
 
-    /// Ends bindings, once under this key. Those that it ended.
+    /// Ends bindings, once per key. Returns the ended ones.
     ///
     /// # Errors
     /// [`BindingError::Store`].
@@ -218,8 +220,8 @@ impl SessionBindingService {
         Ok(ended)
     }
 
-    /// Removes a binding whose session is gone or closed, if that is still so and nothing of it waits, together with
-    /// what `also` writes about it. Why it was removed, or `None` when it was not.
+    /// Removes a binding whose session is gone or closed, if it is still stale and has nothing pending, in
+    /// one transaction with the writes of `also`. Returns the reason, or `None` if the binding was kept.
     ///
     /// # Errors
     /// [`BindingError::Store`]: nothing was written.
@@ -265,7 +267,7 @@ pub(crate) async fn resolve_by_conversation(
     read.await
 }
 
-/// A new binding of a conversation to a session.
+/// Builds a new binding of a conversation to a session.
 pub(crate) fn new_binding(
     conversation: ConversationRef,
     session: &SessionKey,
@@ -290,7 +292,7 @@ pub(crate) fn new_binding(
     }
 }
 
-/// The same binding, of a conversation that is still to be made below its own (H13).
+/// Turns a binding into a pending one, for a conversation still to be created below its own (H13).
 pub(crate) fn to_be_made(binding: BindingRow) -> BindingRow {
     BindingRow {
         conversation: unmade(&binding.conversation, binding.binding_id),
@@ -299,7 +301,7 @@ pub(crate) fn to_be_made(binding: BindingRow) -> BindingRow {
     }
 }
 
-/// The same as [`bind`], once under its key: a repetition finds what the first one made or found.
+/// Like [`bind`], once per key: a repetition returns the result of the first call.
 fn bind_once(
     tx: &Tx<'_>,
     request: BindRequest,
@@ -364,7 +366,7 @@ fn bind(
     Ok(Ok(Bound { binding, session, fresh: true }))
 }
 
-/// The binding in a conversation below `at`, be it there or still to be made.
+/// Returns the binding of a conversation below `at`, pending ones included.
 fn child_of(at: &ConversationRef, all: Vec<BindingRow>) -> Option<BindingRow> {
     all.into_iter().find(|it| {
         it.status != BindingStatus::Ending

@@ -1,5 +1,5 @@
-//! The one way to find a destination: reads what is bound, has `core/route.rs` decide, counts and logs the outcome with
-//! its reason. It never sees what is to be said, and it has no way to send anything.
+//! The only place that finds destinations: reads bindings, calls `core/route.rs` for the decision, and counts
+//! and logs the outcome with its reason. It does not see message content and cannot send anything.
 //!
 //! Source: seed 003 "one core delivery router", seed 000 "Duplicate delivery arbitration".
 
@@ -10,9 +10,9 @@ use crate::metrics::Metrics;
 use crate::store::{Store, StoreError, bindings, now_ms};
 use acp_shared::ids::SessionKey;
 
-/// From a conversation to a session.
+/// Direction from a conversation to a session.
 const INBOUND: &str = "inbound";
-/// From a session to a conversation.
+/// Direction from a session to a conversation.
 const OUTBOUND: &str = "outbound";
 
 /// Finds destinations. Cheap to clone.
@@ -23,32 +23,32 @@ pub(crate) struct BoundDeliveryRouter {
     metrics: Metrics,
 }
 
-/// Where a person's message goes, and the binding that was looked at.
+/// Destination of a user's message, and the binding that it was derived from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// Where it goes.
+    /// Destination.
     pub(crate) route: Route,
-    /// The conversation's binding, with what is known of its session.
+    /// The conversation's binding, with the state of its session.
     pub(crate) binding: Option<(BindingRow, Target)>,
 }
 
 impl BoundDeliveryRouter {
-    /// Over this control plane and these adapters.
+    /// Creates a router over this store and these adapters.
     pub(crate) const fn new(store: Store, channels: Channels, metrics: Metrics) -> Self {
         Self { store, channels, metrics }
     }
 
-    /// Whether what is said in a conversation stays as it is: then what becomes of it is told by messages of their own.
+    /// True if messages of the conversation cannot be edited; progress is then reported in separate messages.
     pub(crate) fn never_changes(&self, at: &ConversationRef) -> bool {
         self.channels.get(at).is_ok_and(|channel| !channel.can_edit())
     }
 
-    /// Whether Markdown is read in a conversation.
+    /// True if the conversation renders Markdown.
     pub(crate) fn reads_markdown(&self, at: &ConversationRef) -> bool {
         self.channels.get(at).is_ok_and(|channel| channel.reads_markdown())
     }
 
-    /// Where a message of a conversation goes.
+    /// Returns the destination of a message of a conversation, and counts and logs the decision.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -58,7 +58,7 @@ impl BoundDeliveryRouter {
         Ok(arrival)
     }
 
-    /// Where a message of a conversation would go, for those who only look.
+    /// Like `arrival`, but without counting or logging, for diagnostics.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -74,7 +74,8 @@ impl BoundDeliveryRouter {
         Ok(Arrival { route, binding })
     }
 
-    /// Where what a session has to say goes, when it goes to one conversation; `requester` is where it was asked for.
+    /// Returns the destination of a session's output, if it goes to one conversation; `requester` is the
+    /// conversation that requested it.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -94,7 +95,7 @@ impl BoundDeliveryRouter {
         Ok(route)
     }
 
-    /// Which conversation it was is in the span of the message that asks.
+    /// Counts and logs a decision. The conversation itself is in the span of the request.
     fn note(&self, direction: &'static str, route: &Route) {
         let (outcome, reason) = (route.outcome(), route.reason());
         self.metrics.route(direction, outcome, reason);

@@ -1,5 +1,6 @@
-//! Bindings after a start: those that lead nowhere go, those whose conversation was still to be made are finished
-//! (D10, H13). Nothing is ended that could not be read, and no channel is asked more than a few things at once.
+//! Reconciles bindings after a start: removes stale ones, and finishes those whose conversation was not
+//! created yet (D10, H13). A binding that cannot be read is kept, and only a few channel requests run at
+//! once.
 
 use super::{BindingError, Bound, SessionBindingService};
 use crate::channel::{Opened, Outgoing};
@@ -12,29 +13,29 @@ use futures_util::StreamExt as _;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How many conversations are worked on at once.
+/// Maximum number of conversations processed concurrently.
 const AT_ONCE_MAX: usize = 8;
-/// How often conversations that are still to be made are tried again, in milliseconds.
+/// Retry interval for conversations that are not created yet, in milliseconds.
 const AGAIN_MS: u64 = 30_000;
 
-/// What a look at all bindings came to.
+/// Counts of one reconciliation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Reconciled {
-    /// Bindings that stay.
+    /// Bindings kept.
     pub(crate) kept: usize,
-    /// Bindings that led nowhere and were removed.
+    /// Stale bindings removed.
     pub(crate) removed: usize,
-    /// Bindings whose conversation is there now.
+    /// Bindings whose conversation exists now.
     pub(crate) finished: usize,
-    /// Bindings whose conversation is still to be made, or cannot be.
+    /// Bindings whose conversation is not created yet, or cannot be.
     pub(crate) unfinished: usize,
 }
 
 impl SessionBindingService {
-    /// Looks at every binding that has not ended, and does what `core/binding.rs` says about it.
+    /// Applies the decision of `core/binding.rs` to every binding that has not ended.
     ///
     /// # Errors
-    /// [`BindingError::Store`] when they cannot be listed: all of them stay.
+    /// [`BindingError::Store`] if the bindings cannot be listed; all of them are kept.
     pub(crate) async fn reconcile(&self) -> Result<Reconciled, BindingError> {
         let live = self.store.read("bindings_live", bindings::live).await?;
         let done = futures_util::stream::iter(live).map(|one| self.reconcile_one(one));
@@ -79,7 +80,7 @@ impl SessionBindingService {
         }
     }
 
-    /// Finishes bindings whose conversation is still to be made, now and then, until `stop`.
+    /// Periodically finishes pending bindings until `stop`.
     pub(crate) async fn keep(self, stop: CancellationToken) {
         let mut every = tokio::time::interval(Duration::from_millis(AGAIN_MS));
         every.tick().await;
@@ -99,8 +100,9 @@ impl SessionBindingService {
         }
     }
 
-    /// Makes the conversation of a pending binding and activates it; one that is not pending is what it is. Every step
-    /// can be repeated: the starter's nonce follows from the binding (H13).
+    /// Creates the conversation of a pending binding and activates the binding; an active one is returned
+    /// unchanged. Every step can be repeated: the nonce of the first message is derived from the binding
+    /// (H13).
     ///
     /// # Errors
     /// As [`SessionBindingService::bind`].
@@ -172,7 +174,7 @@ impl SessionBindingService {
     }
 }
 
-/// What became of one binding.
+/// Result for one binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AtOne {
     Kept,
@@ -181,7 +183,7 @@ enum AtOne {
     Unfinished,
 }
 
-/// The conversation below which a pending binding's own is to be made.
+/// Returns the conversation below which a pending binding's own is created.
 fn parent_of(binding: &BindingRow) -> ConversationRef {
     let at = &binding.conversation;
     ConversationRef {

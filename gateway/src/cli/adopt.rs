@@ -1,4 +1,4 @@
-//! `adopt`: a restored copy of a state directory becomes a gateway of its own (design §9, H15).
+//! `adopt`: gives a restored copy of a state directory a new gateway identity (design §9, H15).
 
 use crate::cli::Global;
 use crate::cli::output::{Out, Outcome};

@@ -1,4 +1,4 @@
-//! `agents`: the table of agents, from the gateway, or from here when none runs.
+//! `agents`: the table of agents, from the gateway, or from this process if no gateway runs.
 
 use crate::agents::Agents;
 use crate::api::AgentView;
@@ -17,12 +17,12 @@ use std::path::PathBuf;
 pub(crate) struct AgentsArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Also those that are not installed here
+    /// Include agents that are not installed here
     #[arg(long)]
     all: bool,
 }
 
-/// Note on a look-up without a gateway.
+/// Note on a table that was made without a gateway.
 pub(crate) const LOCAL: &str = "No gateway answers: looked up by this command, as its user and with its PATH; a service may find other programs.";
 
 /// `agents`
@@ -37,12 +37,12 @@ pub(crate) async fn run(global: &Global, args: &AgentsArgs, out: &mut Out) -> Ou
     }
 }
 
-/// The agents with the programs that this process finds, which is no service.
+/// Returns the agents with the programs that this process finds, which may differ from those of a service.
 pub(crate) fn found_here(agents: &Agents) -> Vec<AgentView> {
     agents.list(&local_probe::look_up(&agents.lookup_all()))
 }
 
-/// The agents as a gateway started here would see them.
+/// Returns the agents as a gateway started by this process would see them.
 ///
 /// # Errors
 /// `CONFIG_INVALID`.
@@ -52,7 +52,7 @@ pub(crate) fn here(global: &Global, config: &ConfigArgs) -> Result<Agents, Failu
     Ok(Agents::new(Live::new(loaded), environment(), &exe(), &state_dir))
 }
 
-/// This program's own file.
+/// Returns the path of this program.
 pub(crate) fn exe() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("acp-gateway"))
 }

@@ -1,5 +1,5 @@
-//! `chat`: a conversation in the terminal. What is typed goes through the console channel, so that it has the
-//! same commands and the same promises as any other conversation; what is shown is the session's journal, live.
+//! `chat`: a conversation in the terminal. Input goes through the console channel, so it has the same
+//! commands and guarantees as any other conversation; the output is the session's journal, live.
 
 mod input;
 mod screen;
@@ -22,7 +22,7 @@ use serde_json::Value;
 use std::collections::{BTreeSet, VecDeque};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The conversation of people who name none.
+/// Conversation if none is named.
 const CONVERSATION: &str = "chat";
 /// File of the line editor's history in the state directory.
 const HISTORY: &str = "chat_history";
@@ -33,16 +33,16 @@ const HISTORY: &str = "chat_history";
     after_help = "Examples:\n  acp-gateway chat --agent demo\n  acp-gateway chat KEY\n  echo 'what is here?' | acp-gateway chat --agent demo\n\nWhat you type goes to the agent; /acp help lists the commands. A number answers the agent's question. Ctrl-C cancels the turn, and leaves when none runs; the session stays."
 )]
 pub(crate) struct ChatArgs {
-    /// Go on with this session, by key or label
+    /// Continue this session, by key or label
     #[arg(value_name = "KEY")]
     session: Option<String>,
-    /// The conversation to talk in [default: chat; a new one when standard input is no terminal]
+    /// Conversation to talk in [default: chat; a new one when standard input is no terminal]
     #[arg(long, value_name = "NAME")]
     conversation: Option<String>,
     /// Start a session of this agent
     #[arg(long, value_name = "AGENT", conflicts_with = "session")]
     agent: Option<AgentName>,
-    /// Its working directory [default: where you are]
+    /// Working directory of the session [default: the current one]
     #[arg(long, value_name = "DIR", conflicts_with = "session")]
     cwd: Option<std::path::PathBuf>,
     #[command(flatten)]
@@ -73,14 +73,14 @@ pub(crate) async fn run(global: &Global, args: ChatArgs, out: &mut Out) -> Outco
         Err(stop) => Err(stop),
     };
     if input.is_reading() && is_terminal {
-        // The line editor gives the terminal back when its line ends.
+        // The line editor restores the terminal only when its current line ends.
         say("press Enter to leave");
         input.next().await;
     }
     outcome
 }
 
-/// The session that is followed.
+/// Session whose events are shown.
 struct Followed {
     key: SessionKey,
     events: Events,
@@ -91,13 +91,13 @@ struct Chat<'a> {
     conversation: String,
     screen: Screen<'a>,
     session: Option<Followed>,
-    /// Turns that were asked for here and have not ended.
+    /// Turns requested here that have not ended.
     open_runs: BTreeSet<RunId>,
-    /// Questions of the agent that wait: id and number of options.
+    /// Pending permission requests: id and number of options.
     questions: VecDeque<(String, usize)>,
     cancelling: bool,
     is_terminal: bool,
-    /// Exit code of the worst that happened, for scripts.
+    /// Highest exit code of all failures, for scripts.
     worst: u8,
 }
 
@@ -108,7 +108,7 @@ enum Woken {
 }
 
 impl Chat<'_> {
-    /// Brings the conversation to a session.
+    /// Binds the conversation to a session.
     async fn open(&mut self, args: &ChatArgs) -> Outcome {
         if args.session.is_some() && !args.given.is_empty() {
             let text = "--mcp-config and --add-dir start a session: leave out its key";
@@ -141,7 +141,7 @@ impl Chat<'_> {
         }
     }
 
-    /// Starts a session with what only the API takes.
+    /// Starts a session through the API, for parameters that `/acp spawn` does not take.
     async fn spawn(&self, args: &ChatArgs) -> Result<SessionKey, Failure> {
         let cwd = match &args.cwd {
             Some(cwd) => cwd.clone(),
@@ -197,7 +197,8 @@ impl Chat<'_> {
         if self.open_runs.is_empty() { Ok(()) } else { self.say("/acp cancel").await }
     }
 
-    /// A line: an answer to a question when it is a number of one, or else something to say.
+    /// Handles an input line: the number of an option answers the pending permission request, any other text
+    /// is a message.
     async fn typed(&mut self, line: &str) -> Outcome {
         let line = line.trim();
         if line.is_empty() {
@@ -218,14 +219,14 @@ impl Chat<'_> {
         self.say(line).await
     }
 
-    /// Says something in the conversation; sent again under the same id until there is an answer.
+    /// Sends a message to the conversation; retried under the same id until a response arrives.
     async fn say(&mut self, text: &str) -> Outcome {
         let key = IdempotencyKey::mint();
         let body = Say { text: text.to_owned(), message_id: Some(key.as_str().to_owned()), author: None };
         let path = format!("/v1/console/conversations/{}/messages", encode(&self.conversation));
         let said: Said = match self.client.post(&path, &body, &key).await {
             Ok(said) => said,
-            // What a running gateway refuses is no reason to leave.
+            // A request refused by a running gateway does not end the chat.
             Err(failure) if self.is_terminal && failure.code != Code::GatewayUnavailable => {
                 return self.screen.line(&format!("[{failure}]"));
             }
@@ -259,7 +260,7 @@ impl Chat<'_> {
         }
     }
 
-    /// Follows a session from a number or from now on, unless it is followed already.
+    /// Follows a session from `after` or from now on, unless it is followed already.
     async fn follow(&mut self, key: Option<SessionKey>, after: Option<u64>) -> Outcome {
         let Some(key) = key.filter(|key| self.session.as_ref().is_none_or(|followed| followed.key != *key))
         else {
@@ -274,10 +275,10 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Shows an event, and keeps in mind what it ends or asks.
+    /// Shows an event and updates the open runs and pending permission requests.
     fn show(&mut self, line: Option<String>) -> Outcome {
         let Some(line) = line else {
-            // The session is closed; the conversation goes on without one.
+            // The session is closed; the conversation stays open without one.
             self.session = None;
             self.open_runs.clear();
             self.questions.clear();
@@ -327,7 +328,7 @@ async fn wait(
     }
 }
 
-/// A word of a command, quoted so that it is read back as it is.
+/// Quotes a word for a command line, so that the command parser returns it unchanged.
 fn quoted(word: &str) -> String {
     format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -1,4 +1,4 @@
-//! `config show | check`, and how every verb that needs the configuration reads it.
+//! `config show | check`, and reading the configuration for other verbs.
 
 use crate::cli::output::{Out, Outcome, table};
 use crate::cli::{Global, inside, usage};
@@ -15,12 +15,12 @@ use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The file that is read from the state directory when no other is named.
+/// Name of the configuration file in the state directory, used if no other file is named.
 const FILE: &str = "gateway.toml";
-/// Largest configuration file.
+/// Maximum size of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Where the configuration is.
+/// Location of the configuration.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConfigArgs {
     /// Configuration file [default: gateway.toml in the state directory, if there is one]
@@ -33,13 +33,13 @@ pub(crate) struct ConfigArgs {
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// What is effective in this channel
+    /// Show the values that are effective in this channel
     #[arg(long, value_name = "CHANNEL", value_parser = Channels::NAMES)]
     channel: Option<String>,
-    /// What is effective for this account of the channel
+    /// Show the values that are effective for this account of the channel
     #[arg(long, value_name = "ACCOUNT", requires = "channel")]
     account: Option<String>,
-    /// What is effective for this agent
+    /// Show the values that are effective for this agent
     #[arg(long, value_name = "AGENT")]
     agent: Option<AgentName>,
 }
@@ -47,21 +47,21 @@ pub(crate) struct ShowArgs {
 /// `config …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Print every value and where it comes from; with a channel, an account or an agent, what is effective there
+    /// Print every value and its source; with a channel, an account or an agent, the effective values
     Show(ShowArgs),
-    /// Say whether the configuration is valid
+    /// Check if the configuration is valid
     Check(ConfigArgs),
 }
 
-/// The configuration file: the one that was read, or else where one belongs.
+/// Returns the path of the configuration file: the one that was read, or else the default path.
 pub(crate) fn file_of(state_dir: &Path, read: Option<&Path>) -> PathBuf {
     read.map_or_else(|| state_dir.join(FILE), Path::to_path_buf)
 }
 
-/// Reads the configuration of a state directory. A file that was named must be there.
+/// Reads the configuration of a state directory. A file named on the command line must exist.
 ///
 /// # Errors
-/// `CONFIG_INVALID`: everything that is wrong with it.
+/// `CONFIG_INVALID`, with all problems of the configuration.
 pub(crate) fn read(
     state_dir: &Path,
     args: &ConfigArgs,
@@ -89,8 +89,8 @@ pub(crate) fn read(
     Ok((loaded, path))
 }
 
-/// The database stays beside its lock and what remembers it: a place of its own for it alone is refused, so that
-/// nobody looks for sessions where they are not.
+/// Refuses any other path for the database than the state directory: it has to stay with its lock and
+/// identity files, and sessions must not be searched for in the wrong place.
 fn store_stays(loaded: &Loaded, state_dir: &Path) -> Result<(), String> {
     let here = state_dir.join(DB_FILE);
     match &loaded.config.acp.control_plane.store_path {
@@ -119,7 +119,7 @@ fn read_bounded(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// The environment of this process; variables that are not UTF-8 are left out.
+/// Returns the environment of this process without variables that are not UTF-8.
 pub(crate) fn environment() -> Vec<(String, String)> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -131,7 +131,7 @@ pub(crate) fn environment() -> Vec<(String, String)> {
 struct Checked {
     ok: bool,
     file: Option<PathBuf>,
-    /// What was set and is not used.
+    /// Keys that are set and not used.
     notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `doctor`: looks at the installation and says what is wrong, and what to know.
+//! `doctor`: checks the installation and reports problems and notes.
 
 mod accounts;
 
@@ -26,7 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a service may take to answer.
+/// Deadline for a response of a service, in milliseconds.
 const ANSWER_MS: u64 = 5_000;
 /// Deadline for a list of agents, in milliseconds: the gateway waits for its supervisor.
 const AGENTS_MS: u64 = 8_000;
@@ -38,7 +38,7 @@ pub(crate) struct DoctorArgs {
     config: ConfigArgs,
 }
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
@@ -133,7 +133,7 @@ fn programs() -> Check {
     }
 }
 
-/// The installed agents, from the gateway; from this process when no gateway answers.
+/// Lists the installed agents, from the gateway, or from this process if no gateway answers.
 async fn agents(global: &Global, known: Option<&Agents>, answers: &Answers) -> Option<Check> {
     let (views, note) = match (answers, known) {
         (Answers::Nothing, known) => (found_here(known?), format!(" ({LOCAL})")),
@@ -172,15 +172,15 @@ fn directory(dir: &Path) -> Check {
     }
 }
 
-/// How much a gateway says.
+/// Level of detail that the gateway answers with.
 enum Answers {
     Nothing,
-    /// That it is there.
+    /// Only the health endpoint.
     Health,
     Status(Box<StatusView>),
 }
 
-/// What the gateway says of itself.
+/// Queries the gateway.
 async fn gateway(global: &Global, state_dir: &Path) -> (Answers, Vec<Check>) {
     let name = "gateway";
     let deadline = Instant::now() + Duration::from_millis(ANSWER_MS);
@@ -233,7 +233,7 @@ fn serving(health: &HealthView, status: &StatusView) -> Vec<Check> {
     checks
 }
 
-/// Names a configuration file that differs from the loaded one.
+/// Notes a configuration file that differs from the loaded one.
 fn edited(loaded: &ConfigView, state_dir: &Path) -> Option<Check> {
     let path = loaded.file.as_ref().map_or_else(|| file_of(state_dir, None), PathBuf::from);
     let text = match std::fs::read_to_string(&path) {
@@ -291,7 +291,7 @@ fn stored(store: &StoreView) -> Vec<Check> {
     checks
 }
 
-/// What the file says by itself. Beside a running gateway too: the check only reads.
+/// Checks the database file. Read-only, so also valid while a gateway runs.
 fn database(dir: &Path, answers: bool) -> Vec<Check> {
     let path = dir.join(DB_FILE);
     let name = "database";
@@ -343,7 +343,7 @@ async fn supervisor(socket: &Path) -> Vec<Check> {
     }
 }
 
-/// True for the refusal that a tenant gets: the supervisor is another user's, and the tenant is no admin.
+/// True for the refusal that a tenant gets: the supervisor runs as another user, and the tenant is no admin.
 fn is_tenant_only(code: RefusalCode, socket: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let owner = std::fs::metadata(socket).map(|meta| meta.uid());
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// What a gateway answers that has nothing to complain about.
+    /// Status of a healthy gateway.
     fn status() -> Value {
         json!({
             "pid": 7, "version": "1", "gateway_instance_id": "g", "state_dir": "/s", "started_at_ms": 1,
@@ -380,7 +380,7 @@ mod tests {
         })
     }
 
-    /// The checks that are not fine, by name, when the value at `path` is another one.
+    /// Returns the names of the checks that are not ok if the value at `path` is replaced.
     fn complaints(path: &str, value: Value) -> Vec<(&'static str, Verdict)> {
         let mut status = status();
         *status.pointer_mut(path).unwrap() = value;

@@ -9,13 +9,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// What every reader of an event line needs of it; the rest is read when it is shown.
+/// Fields of an event line that every reader needs; the rest is parsed when the event is shown.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Head<'a> {
-    /// The line's type.
+    /// Type of the event.
     #[serde(rename = "type", borrow)]
     pub(crate) kind: Cow<'a, str>,
-    /// The run.
+    /// Id of the run.
     #[serde(borrow)]
     pub(crate) run_id: Option<Cow<'a, str>>,
 }
@@ -24,7 +24,7 @@ impl<'a> Head<'a> {
     /// Reads the head of a line.
     ///
     /// # Errors
-    /// The line is not an event: versions of gateway and client do not fit.
+    /// The line is not an event: the versions of gateway and client do not match.
     pub(crate) fn of(line: &'a str) -> Result<Self, Failure> {
         serde_json::from_str(line).map_err(|error| {
             Failure::new(Code::Runtime, format!("an event was not understood: {error}")).origin("client")
@@ -32,16 +32,16 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Shows events: lines of JSON for programs, text for people.
+/// Shows events: JSON lines for programs, text for people.
 pub(crate) struct Show {
-    /// Whether thoughts are shown in the middle of a line.
+    /// True while a line of the agent's thoughts is open.
     thinking: bool,
-    /// Whether what people said is shown, too.
+    /// True if prompts of users are shown, too.
     prompts: bool,
 }
 
 impl Show {
-    /// Starts with nothing shown. `prompts`: what people said is shown, too.
+    /// Creates the printer. With `prompts`, prompts of users are shown, too.
     pub(crate) fn new(prompts: bool) -> Self {
         Self { thinking: false, prompts }
     }
@@ -62,7 +62,7 @@ impl Show {
         }
         self.end_thought(out)?;
         match head.kind.as_ref() {
-            // Half of what a history is about: it goes where the answers go.
+            // Prompts are half of a history, so they go to the same output as the replies.
             "prompt" if self.prompts => out.line(&format!("> {}", text("text"))),
             "tool_call" => {
                 let what = if word("title").is_empty() { word("name") } else { word("title") };
@@ -114,7 +114,7 @@ impl Show {
             self.end_thought(out)?;
             return out.text(text);
         }
-        // A file gets the answer alone.
+        // Thoughts are shown on a terminal only, so that a file holds just the answer.
         if out.terminal {
             if !std::mem::replace(&mut self.thinking, true) {
                 out.end_line()?;
@@ -152,7 +152,7 @@ fn plan(event: &Value, out: &mut Out) -> Outcome {
     Ok(())
 }
 
-/// The exit code that an `error` line stands for.
+/// Returns the exit code for an `error` line.
 pub(crate) fn exit_of(line: &str) -> u8 {
     #[derive(Deserialize)]
     struct Coded<'a> {
@@ -164,7 +164,7 @@ pub(crate) fn exit_of(line: &str) -> u8 {
     code.unwrap_or(Code::Runtime).exit()
 }
 
-/// Prints a stream to its end.
+/// Prints a stream until it ends or `limit` events are printed.
 pub(crate) async fn print_events(mut events: Events, limit: u64, out: &mut Out) -> Outcome {
     let mut show = Show::new(true);
     let mut left = limit;

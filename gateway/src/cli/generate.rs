@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
-/// What is written.
+/// Kind of files to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
     /// One page for each verb (section 1)
@@ -18,10 +18,10 @@ enum What {
 /// `generate`
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
-    /// What is written
+    /// Kind of files to write
     #[arg(value_enum)]
     what: What,
-    /// Where; it is made if it is not there
+    /// Directory to write to; created if missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Largest file of MCP servers, in bytes.
+/// Maximum size of a file of MCP servers, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Flags of verbs that start a session.
@@ -23,7 +23,7 @@ pub(crate) struct GivenArgs {
     add_dirs: Vec<PathBuf>,
 }
 
-/// The file's shape.
+/// Format of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct McpFile {
@@ -32,12 +32,12 @@ struct McpFile {
 }
 
 impl GivenArgs {
-    /// True without any of the flags.
+    /// True if none of the flags is given.
     pub(crate) fn is_empty(&self) -> bool {
         self.mcp_config.is_none() && self.add_dirs.is_empty()
     }
 
-    /// Servers of the file, and the absolute directories.
+    /// Reads the servers of the file, and makes the directories absolute.
     ///
     /// # Errors
     /// `USAGE`: a file that cannot be read, or a directory that is not UTF-8.
@@ -61,7 +61,7 @@ fn servers_of(path: &Path) -> Result<McpServers, Failure> {
     Ok(file.mcp_servers)
 }
 
-/// A directory that a person names, from the current one.
+/// Makes a directory absolute, relative to the current one.
 ///
 /// # Errors
 /// `USAGE`.

@@ -1,7 +1,7 @@
 //! The log of a service: standard error, text for people or JSON for programs.
 //!
-//! One JSON line holds `timestamp`, `level`, `target`, `message` and, beside them and not nested, the fields of the event
-//! and of the spans around it: whoever looks for a session looks for `session_key` and nothing else.
+//! One JSON line holds `timestamp`, `level`, `target`, `message` and, on the same level, the fields of the
+//! event and of the spans around it, so that all lines of a session are found by `session_key`.
 
 use crate::config::{Log, LogFormat};
 use crate::error::Failure;
@@ -17,20 +17,20 @@ use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Puts another filter in place.
+/// Replaces the filter of the running log.
 type Change = Arc<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
-/// The log of this process, whose level can be changed.
+/// Handle to change the log level of this process.
 #[derive(Clone)]
 pub(crate) struct LogHandle {
     change: Option<Change>,
 }
 
 impl LogHandle {
-    /// Writes other lines from now on.
+    /// Changes the log level.
     ///
     /// # Errors
-    /// `CONFIG_INVALID` for directives that cannot be read; `RUNTIME` when the log cannot be changed.
+    /// `CONFIG_INVALID` for invalid directives; `RUNTIME` if the log cannot be changed.
     pub(crate) fn set(&self, level: &str) -> Result<(), Failure> {
         let filter = filter(level)?;
         let Some(change) = &self.change else { return Ok(()) };
@@ -38,8 +38,8 @@ impl LogHandle {
     }
 }
 
-/// Directive after those of the configuration: records of the websocket library hold whole payloads, with tokens and
-/// texts of people.
+/// Directive added after those of the configuration: records of the websocket library hold whole payloads,
+/// with tokens and message texts.
 const SILENCED: &str = "tungstenite=off";
 
 fn filter(level: &str) -> Result<EnvFilter, Failure> {
@@ -48,14 +48,14 @@ fn filter(level: &str) -> Result<EnvFilter, Failure> {
     EnvFilter::try_new(level).map(|filter| filter.add_directive(silenced)).map_err(|error| invalid(&error))
 }
 
-/// Starts logging. Does nothing when the process logs already.
+/// Starts logging. Does nothing if the process logs already.
 ///
 /// # Errors
-/// `CONFIG_INVALID` for directives that cannot be read.
+/// `CONFIG_INVALID` for invalid directives.
 pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
     let filter = filter(&log.level)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // The one error of starting is that logging runs already: then there is nothing to change either.
+    // Starting fails only if logging is already active; then there is nothing to change either.
     let change: Change = match log.format {
         LogFormat::Text => {
             let terminal = io::IsTerminal::is_terminal(&io::stderr());
@@ -78,7 +78,7 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
     Ok(LogHandle { change: Some(change) })
 }
 
-/// Each event as one flat JSON object.
+/// Formats each event as one flat JSON object.
 struct Flat;
 
 impl<S> FormatEvent<S, JsonFields> for Flat
@@ -95,7 +95,7 @@ where
         line.insert("timestamp".to_owned(), jiff::Timestamp::now().to_string().into());
         line.insert("level".to_owned(), event.metadata().level().as_str().into());
         line.insert("target".to_owned(), event.metadata().target().into());
-        // From the outermost span in; what is said nearer to the event stands.
+        // From the outermost span inwards: inner fields override outer ones.
         for span in ctx.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
             let extensions = span.extensions();
             let fields = extensions.get::<FormattedFields<JsonFields>>();
@@ -107,7 +107,7 @@ where
     }
 }
 
-/// Writes the fields of an event into an object.
+/// Copies the fields of an event into a JSON object.
 struct Fields<'a>(&'a mut Map<String, Value>);
 
 impl Visit for Fields<'_> {

@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Pause between two looks while following.
+/// Polling interval while following.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Maximum wait for a gateway or supervisor that is being restarted, while following.
 const RETURN: Duration = Duration::from_secs(60);
@@ -32,10 +32,10 @@ variables are replaced by [redacted:NAME]. The log is kept as long as the superv
 pub(crate) struct LogsArgs {
     /// The session
     session: SessionKey,
-    /// Go on with what comes, until Ctrl-C
+    /// Keep printing new lines until Ctrl-C
     #[arg(short, long)]
     follow: bool,
-    /// Begin with so many of the last lines
+    /// Start with this many of the last lines
     #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
     lines: u32,
 }
@@ -104,7 +104,7 @@ fn print(page: &LogPage, out: &mut Out) -> Outcome {
     out.flush()
 }
 
-/// Splits a line into its columns. A line of another form, which no supervisor writes, is all text.
+/// Splits a line into its columns. A line in another format, which no supervisor writes, becomes the text.
 fn parse(line: &str) -> LogLine<'_> {
     let parts = line.split_once(' ').map(|(at, rest)| (at, rest.split_once(' ').unwrap_or((rest, ""))));
     match parts {

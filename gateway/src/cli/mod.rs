@@ -1,4 +1,4 @@
-//! The command line. One file per verb; what they share is here: flags, paths, exit codes.
+//! The command line: one file per verb. This file holds the shared parts: flags, paths, exit codes.
 
 pub(crate) mod adopt;
 pub(crate) mod agents;
@@ -64,23 +64,23 @@ pub(crate) struct Global {
 enum Verb {
     /// Start a supervisor if none answers, and serve; Ctrl-C ends both
     Up(serve::ServeArgs),
-    /// Serve in the foreground beside a supervisor that is managed elsewhere
+    /// Serve in the foreground; the supervisor is managed elsewhere
     Serve(serve::ServeArgs),
     /// Talk with an agent in the terminal
     Chat(chat::ChatArgs),
     /// Sessions: spawn, list, show, history, set, cancel, new, close, archive, delete, reset
     #[command(subcommand)]
     Sessions(sessions::Verb),
-    /// Say something to a session's agent and follow the answer
+    /// Send a prompt and stream the reply
     Prompt(prompt::PromptArgs),
-    /// Say something into the running turn
+    /// Send text into the running turn
     Steer(prompt::PromptArgs),
     /// Show what the agents of a session wrote to standard error
     Logs(logs::LogsArgs),
-    /// Questions of agents that wait for an answer
+    /// List and answer pending permission requests
     #[command(subcommand)]
     Permissions(permissions::Verb),
-    /// Which agents there are, and which are installed here
+    /// List the known agents, and which are installed here
     Agents(agents::AgentsArgs),
     /// Check the installation
     Doctor(doctor::DoctorArgs),
@@ -90,19 +90,19 @@ enum Verb {
     /// Check, read, back up or restore the control plane's database
     #[command(subcommand)]
     Store(store::Verb),
-    /// Make a restored copy of a state directory a gateway of its own
+    /// Give a copied state directory a new identity
     Adopt,
-    /// A deterministic agent that needs no credentials: speaks ACP on standard input and output
+    /// Run a deterministic agent that needs no credentials: speaks ACP on standard input and output
     DemoAgent,
     /// Print a completion script
     Completions {
-        /// For which shell
+        /// Shell to print it for
         shell: clap_complete::Shell,
     },
     /// Write man pages or completion scripts (used by `make man` and `make completions`)
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
-    /// Start a program in a session of its own (used by `up`)
+    /// Run a program in a new Unix session (used by `up`)
     #[command(hide = true)]
     Detached {
         /// Program and arguments
@@ -117,7 +117,7 @@ pub fn main() -> ExitCode {
     main_with(Vec::new())
 }
 
-/// Runs the command line of the process; a gateway that it starts has these channels beside the built-in ones.
+/// Like `main`; a gateway started by it has these channels in addition to the built-in ones.
 #[must_use]
 pub fn main_with(channels: Vec<Arc<dyn Channel>>) -> ExitCode {
     crate::memory::configure_allocator();
@@ -138,7 +138,7 @@ pub fn main_with(channels: Vec<Arc<dyn Channel>>) -> ExitCode {
     }
 }
 
-/// Help and version go to standard output; a mistake is one line for programs, and a text for people.
+/// Prints help and version to standard output, and usage errors as one JSON line or as text.
 fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
     let mut out = Out::new(json);
     if !error.use_stderr() {
@@ -171,7 +171,7 @@ fn run(global: &Global, verb: Verb, channels: Vec<Arc<dyn Channel>>, out: &mut O
         Verb::Adopt => adopt::run(global, out),
         Verb::Completions { shell } => completions(shell, out),
         Verb::Generate(args) => generate::run(&args, &Cli::command()),
-        // Taken before.
+        // Handled by `main_with`.
         Verb::DemoAgent | Verb::Detached { .. } => Ok(()),
     }
 }
@@ -182,33 +182,33 @@ fn completions(shell: clap_complete::Shell, out: &mut Out) -> Outcome {
     out.text(&String::from_utf8_lossy(&script))
 }
 
-/// The runtime of a service.
+/// Creates the runtime of a service.
 fn service() -> Result<tokio::runtime::Runtime, Failure> {
     let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     built.map_err(|error| inside("cannot start the runtime", &error))
 }
 
-/// The runtime of a command that asks and prints.
+/// Creates the runtime of a client command.
 fn command() -> Result<tokio::runtime::Runtime, Failure> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     built.map_err(|error| inside("cannot start the runtime", &error))
 }
 
-/// Something on this side that should not happen.
+/// Builds the failure for an unexpected error in this process.
 pub(crate) fn inside(what: &str, error: &dyn std::error::Error) -> Failure {
     Failure::new(Code::Runtime, format!("{what}: {error}")).origin("client")
 }
 
-/// A command line that makes no sense, beyond what its grammar says.
+/// Builds the failure for an invalid command line that clap accepts.
 pub(crate) fn usage(message: impl Into<String>) -> Failure {
     Failure::new(Code::Usage, message).origin("client")
 }
 
 impl Global {
-    /// The state directory, absolute.
+    /// Returns the absolute path of the state directory.
     ///
     /// # Errors
-    /// `USAGE` when nothing says where it is.
+    /// `USAGE` if neither a flag nor the environment determines it.
     pub(crate) fn state_dir(&self) -> Result<PathBuf, Failure> {
         let given = self.state_dir.clone().filter(|dir| !dir.as_os_str().is_empty());
         let dir = given
@@ -217,7 +217,7 @@ impl Global {
         std::path::absolute(&dir).map_err(|error| usage(format!("{}: {error}", dir.display())))
     }
 
-    /// A client of the gateway.
+    /// Creates a client of the gateway.
     ///
     /// # Errors
     /// As [`Global::state_dir`].
@@ -226,7 +226,7 @@ impl Global {
     }
 }
 
-/// Where a program keeps its state when nobody says otherwise.
+/// Returns the default state directory, from `XDG_STATE_HOME` or `HOME`.
 fn default_state_dir() -> Option<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = var("XDG_STATE_HOME").filter(|dir| dir.is_absolute());
@@ -236,13 +236,13 @@ fn default_state_dir() -> Option<PathBuf> {
 /// `--idempotency-key`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Once {
-    /// Repeat with the same key, and it still happens once [default: a new key]
+    /// Idempotency key: repeated requests with the same key take effect once [default: a new key]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<IdempotencyKey>,
 }
 
 impl Once {
-    /// The key.
+    /// Returns the given key, or a new one.
     pub(crate) fn key(&self) -> IdempotencyKey {
         self.idempotency_key.clone().unwrap_or_else(IdempotencyKey::mint)
     }

@@ -1,5 +1,5 @@
-//! Everything that a command prints goes through here: one locked, buffered standard output. A reader that went
-//! away (`| head`) ends the command quietly.
+//! Standard output and standard error of commands: one locked, buffered standard output. A closed reader (`|
+//! head`) ends the command without an error.
 
 use crate::api::ErrorBody;
 use crate::core::sanitize;
@@ -9,14 +9,14 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::process::ExitCode;
 
-/// Why a command ends early.
+/// Reason why a command ends early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It failed; nothing was printed about it yet.
+    /// The command failed; the failure is not printed yet.
     Failed(Failure),
-    /// It ended with that exit code, and said all there is to say.
+    /// The command ended with this exit code and has printed everything.
     Code(u8),
-    /// Nobody reads its output any more.
+    /// The reader of standard output has closed it.
     Unread,
 }
 
@@ -50,22 +50,22 @@ impl TextStyle {
     }
 }
 
-/// What a command comes to.
+/// Result of a command.
 pub(crate) type Outcome = Result<(), Stop>;
 
 /// Standard output.
 pub(crate) struct Out {
     stdout: BufWriter<Stdout>,
-    /// Whether programs read it.
+    /// True with `--json`.
     pub(crate) json: bool,
-    /// Whether a person looks at it.
+    /// True if standard output is a terminal.
     pub(crate) terminal: bool,
-    /// Whether the last text ended in the middle of a line.
+    /// True if the last text ended in the middle of a line.
     open_line: bool,
 }
 
 impl Out {
-    /// Takes standard output.
+    /// Opens standard output.
     pub(crate) fn new(json: bool) -> Self {
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
@@ -85,7 +85,7 @@ impl Out {
         }
     }
 
-    /// Prints a line; a line that is open is ended first.
+    /// Prints a line; ends an open line first.
     pub(crate) fn line(&mut self, text: &str) -> Outcome {
         self.end_line()?;
         let text = self.safe(text);
@@ -98,7 +98,7 @@ impl Out {
         if self.terminal && !self.json { self.raw(style.escape()) } else { Ok(()) }
     }
 
-    /// Prints text as it comes, without ending the line.
+    /// Prints streamed text without ending the line.
     pub(crate) fn text(&mut self, text: &str) -> Outcome {
         let text = self.safe(text);
         if let Some(last) = text.as_bytes().last() {
@@ -107,7 +107,7 @@ impl Out {
         self.raw(text.as_bytes())
     }
 
-    /// Ends a line that is open.
+    /// Ends an open line.
     pub(crate) fn end_line(&mut self) -> Outcome {
         if std::mem::take(&mut self.open_line) { self.raw(b"\n") } else { Ok(()) }
     }
@@ -121,7 +121,7 @@ impl Out {
         self.flush()
     }
 
-    /// Prints a value as one line of JSON, or what people read instead.
+    /// Prints a value as one line of JSON, or as the text that `people` makes of it.
     pub(crate) fn show<T: Serialize>(&mut self, value: &T, people: impl FnOnce(&T) -> String) -> Outcome {
         if self.json {
             return self.json(value);
@@ -131,13 +131,13 @@ impl Out {
         self.flush()
     }
 
-    /// Hands over what is buffered.
+    /// Flushes the buffer.
     pub(crate) fn flush(&mut self) -> Outcome {
         self.stdout.flush().map_err(unread)
     }
 
-    /// Says something beside the output proper: on the terminal in its place, otherwise on standard error, and
-    /// with `--json` not at all.
+    /// Prints a note that is not part of the output: dimmed on a terminal, otherwise on standard error, and
+    /// not at all with `--json`.
     pub(crate) fn note(&mut self, text: &str) -> Outcome {
         if self.json {
             return Ok(());
@@ -149,19 +149,19 @@ impl Out {
             self.style(TextStyle::Plain)?;
             return self.end_line();
         }
-        // What was printed before it comes before it, where both go to the same place.
+        // Flushed first, so that the order is right if both streams go to the same file.
         self.flush()?;
         say(text);
         Ok(())
     }
 
-    /// Ends the command: what was not said yet is said, and the exit code tells the rest.
+    /// Ends the command: prints a failure that is not printed yet and returns the exit code.
     pub(crate) fn finish(mut self, outcome: Outcome) -> ExitCode {
         let ended = outcome.and_then(|()| self.end_line()).and_then(|()| self.flush());
         match ended {
             Ok(()) | Err(Stop::Unread) => ExitCode::SUCCESS,
             Err(Stop::Code(code)) => {
-                // Nothing is left to say about a reader that is gone now.
+                // The reader may be gone; then nothing can be reported.
                 let _ = self.end_line().and_then(|()| self.flush());
                 ExitCode::from(code)
             }
@@ -181,11 +181,11 @@ impl Out {
     }
 }
 
-/// Says something to a person on standard error.
+/// Prints a message on standard error.
 pub(crate) fn say(text: &str) {
     let mut stderr = io::stderr().lock();
     let text = if stderr.is_terminal() { sanitize::text(text) } else { Cow::Borrowed(text) };
-    // A standard error that is closed cannot be told.
+    // A closed standard error cannot be reported anywhere.
     let _ = writeln!(stderr, "{text}");
 }
 
@@ -202,7 +202,7 @@ fn unread(error: io::Error) -> Stop {
     Stop::Failed(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))
 }
 
-/// A table for people: no frames, columns as wide as they need, each row one line.
+/// Formats a table for people: no frames, minimal column widths, one line per row.
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
@@ -213,7 +213,7 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// How long ago that was.
+/// Formats the time since `at_ms`.
 pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
     let seconds = now_ms.saturating_sub(at_ms) / 1_000;
     match seconds {
@@ -224,7 +224,7 @@ pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
     }
 }
 
-/// Milliseconds since the Unix epoch.
+/// Returns milliseconds since the Unix epoch.
 pub(crate) fn now_ms() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
 }

@@ -11,18 +11,18 @@ use clap::Subcommand;
 /// `permissions …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Questions of a session's agent that wait for an answer
+    /// List the pending permission requests of a session
     List {
         /// The session
         session: SessionKey,
     },
-    /// Answer a question with one of its options
+    /// Answer a permission request with one of its options
     Answer {
         /// The session
         session: SessionKey,
-        /// The question, as the list shows it
+        /// Permission request, as shown by the list
         permission_id: String,
-        /// One of its options
+        /// Option to choose
         option_id: String,
         #[command(flatten)]
         once: Once,

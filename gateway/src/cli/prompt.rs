@@ -1,4 +1,4 @@
-//! `prompt` and `steer`: says something and follows what comes of it.
+//! `prompt` and `steer`: sends a prompt and follows the reply.
 
 use crate::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
 use crate::cli::follow::{Head, Show, exit_of};
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Largest prompt that is read from standard input.
+/// Maximum size of a prompt read from standard input, in bytes.
 const STDIN_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Exit code after a second Ctrl-C, as shells have it.
+/// Exit code after a second Ctrl-C, by shell convention.
 const INTERRUPTED: u8 = 130;
 
 /// `prompt` and `steer`
@@ -31,19 +31,19 @@ const INTERRUPTED: u8 = 130;
 pub(crate) struct PromptArgs {
     /// The session
     session: SessionKey,
-    /// What to say; `-` reads standard input
+    /// Text to send; `-` reads standard input
     #[arg(allow_hyphen_values = true)]
     text: String,
-    /// Give up after so many seconds with exit code 3; the turn goes on
+    /// Stop waiting after this many seconds with exit code 3; the turn continues
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// Nobody can be asked here: questions are settled by policy
+    /// No person can answer permission requests: policy decides
     #[arg(long, conflicts_with = "interactive")]
     non_interactive: bool,
-    /// Somebody answers questions elsewhere (`permissions answer`, `chat`)
+    /// A person answers permission requests elsewhere (`permissions answer`, `chat`)
     #[arg(long)]
     interactive: bool,
-    /// Begin a new conversation when the old one cannot be gone on with
+    /// Start a new conversation if the old one cannot be resumed
     #[arg(long)]
     new_conversation: bool,
     /// Print the run's id and do not wait for the answer
@@ -67,7 +67,7 @@ pub(crate) async fn run(global: &Global, args: PromptArgs, steer: bool, out: &mu
     if text.trim().is_empty() {
         return Err(usage("the text is empty").into());
     }
-    // A person at the terminal can be asked right here.
+    // Permission requests can be answered by a person at the terminal.
     let ask = !args.non_interactive && !out.json && !from_stdin && !args.no_wait && io::stdin().is_terminal();
     let body = PromptBody {
         text,
@@ -89,7 +89,7 @@ pub(crate) async fn run(global: &Global, args: PromptArgs, steer: bool, out: &mu
         events: client.events(Wanted {
             session: args.session.clone(),
             after: accepted.after_seq,
-            // A steer's answer comes within the turn that it goes into.
+            // The reply to a steer is part of the running turn, so all runs are followed.
             run: (!accepted.steered).then_some(accepted.run_id),
             replay: false,
             follow: true,
@@ -118,13 +118,13 @@ fn read_stdin() -> Result<String, Failure> {
     })
 }
 
-/// Lines that a person types, read on a thread of their own.
+/// Lines typed by a person, read on a separate thread.
 struct Asker(mpsc::Receiver<String>);
 
 impl Asker {
     fn start() -> Self {
         let (lines, typed) = mpsc::channel(4);
-        // Ends with the process, or at the end of its input.
+        // The thread ends with the process, or at the end of its input.
         std::thread::spawn(move || {
             for line in io::stdin().lock().lines() {
                 let Ok(line) = line else { return };
@@ -147,7 +147,7 @@ async fn typed(asker: &mut Option<Asker>) -> String {
     }
 }
 
-/// A turn that is followed.
+/// State of following a turn.
 struct Turn {
     client: Client,
     events: Events,
@@ -201,13 +201,13 @@ impl Turn {
         }
     }
 
-    /// What the command comes to, once an event says it.
+    /// Returns the outcome of the command if the event determines it.
     async fn judge(&mut self, line: &str, head: &Head<'_>, out: &mut Out) -> Result<Option<Outcome>, Stop> {
         let own = head.run_id.as_deref() == Some(self.run.to_string().as_str());
         match head.kind.as_ref() {
             "permission" => self.ask(line, out)?,
             "permission_settled" => self.question = None,
-            // What a steer is answered with is in the turn around it; its own end says only that it was taken.
+            // A steer's reply is part of the running turn; its own end says only that it was accepted.
             "done" if self.steered && own => {
                 let view: SessionView =
                     self.client.get(&format!("/v1/sessions/{}", encode(self.session.as_str()))).await?;
@@ -284,7 +284,7 @@ impl Turn {
         let body = AnswerBody { option_id: option.option_id.clone(), by: None };
         let answered: Result<Done, Failure> = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
         if let Err(failure) = answered {
-            // Somebody else was faster, or the turn is over: the events say so.
+            // Another client was faster, or the turn is over; the events report both.
             say(&format!("not answered: {failure}"));
         }
         self.question = None;

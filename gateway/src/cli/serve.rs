@@ -14,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Longest path that the kernel takes for a socket (`sun_path` without its end).
+/// Maximum length of a socket path in the kernel, in bytes (`sun_path` without the terminator).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// `serve` and `up`
@@ -27,13 +27,13 @@ pub(crate) struct ServeArgs {
     supervisor_socket: Option<PathBuf>,
 }
 
-/// The supervisor's state directory, when the gateway starts one itself.
+/// Returns the state directory of a supervisor that the gateway starts itself.
 pub(crate) fn supervisor_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("supervisor")
 }
 
-/// Reads the configuration, makes the state directory and starts the log. `attended` is for a person who looks on:
-/// the log keeps to what they must know.
+/// Reads the configuration, creates the state directory and starts the log. `attended` means that a person
+/// watches: the default log level is then `warn`.
 ///
 /// # Errors
 /// `CONFIG_INVALID`, `USAGE`.
@@ -41,7 +41,7 @@ pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Resu
     let state_dir = global.state_dir()?;
     let (loaded, _) = read(&state_dir, &args.config, args.supervisor_socket.as_deref())?;
     make_private(&state_dir)?;
-    // One spelling of it, whatever links lead there: the supervisor tells copies by it.
+    // Canonical, independent of symbolic links: the supervisor identifies copies by this path.
     let state_dir = std::fs::canonicalize(&state_dir)
         .map_err(|error| usage(format!("{}: {error}", state_dir.display())))?;
     let mut log = loaded.config.log.clone();
@@ -54,7 +54,7 @@ pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Resu
     }
     let (supervisor_socket, supervisor_secret) = supervisor_of(&loaded.config, &state_dir);
     fits(&supervisor_socket)?;
-    // It is made beside its place and moved there.
+    // The socket is created under this name and then renamed.
     fits(&state_dir.join(crate::api::SOCKET).with_extension("sock.new"))?;
     let (config_args, socket_flag, dir) =
         (args.config.clone(), args.supervisor_socket.clone(), global.state_dir()?);
@@ -65,7 +65,7 @@ pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Resu
     Ok(Settings { state_dir, loaded, reload, supervisor_socket, supervisor_secret, stays_refused: !attended })
 }
 
-/// Where the supervisor listens, and where the secret is that it wants to hear.
+/// Returns the supervisor's socket, and the file with its shared secret.
 pub(crate) fn supervisor_of(config: &Config, state_dir: &Path) -> (PathBuf, PathBuf) {
     let own = || supervisor_dir(state_dir).join("supervisor.sock");
     let socket = config.supervisor.socket.clone().unwrap_or_else(own);
@@ -73,7 +73,7 @@ pub(crate) fn supervisor_of(config: &Config, state_dir: &Path) -> (PathBuf, Path
     (socket, secret)
 }
 
-/// A socket's path is short: 107 bytes. One that does not fit is refused before anything is started.
+/// Refuses a socket path that is too long for the kernel, before anything is started.
 fn fits(socket: &Path) -> Result<(), Failure> {
     let bytes = socket.as_os_str().len();
     if bytes > SOCKET_PATH_BYTES_MAX {
@@ -85,7 +85,7 @@ fn fits(socket: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a directory that only this user can read. One that is there must be this user's own.
+/// Creates a directory that only this user can read. An existing one must belong to this user.
 ///
 /// # Errors
 /// `USAGE` with the reason.
@@ -126,17 +126,17 @@ pub(crate) async fn run(
         });
     });
     served.await?;
-    // A reader that went away does not end a service.
+    // A closed standard output does not end a service.
     match printed {
         Ok(()) | Err(Stop::Unread) => Ok(()),
         Err(stop) => Err(stop),
     }
 }
 
-/// The program beside this one.
+/// Returns the path of a program in the directory of this one.
 ///
 /// # Errors
-/// `RUNTIME` when it is not there.
+/// `RUNTIME` if it does not exist.
 pub(crate) fn sibling(name: &str) -> Result<PathBuf, Failure> {
     let exe = std::env::current_exe().map_err(|error| inside("this program's own path", &error))?;
     let path = exe.with_file_name(name);

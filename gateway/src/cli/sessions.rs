@@ -31,24 +31,24 @@ pub(crate) enum Verb {
         after_help = "Example: acp-gateway sessions spawn --agent demo --cwd ~/project --label 'try it'"
     )]
     Spawn(SpawnArgs),
-    /// Sessions, the newest first
+    /// List sessions, newest first
     List {
-        /// Closed ones too
+        /// Include closed sessions
         #[arg(long)]
         all: bool,
     },
-    /// Everything about one session
+    /// Show everything about one session
     Show {
         /// The session
         session: SessionKey,
     },
-    /// What was said in a session, from its journal
+    /// Print the history of a session from its journal
     History(HistoryArgs),
-    /// Stop the running turn, or else the next one in the queue; the agent's process goes on
+    /// Stop the running turn, or else the next one in the queue; the agent's process keeps running
     Cancel {
         /// The session
         session: SessionKey,
-        /// This run rather than the running one
+        /// Stop this run instead of the running one
         #[arg(long)]
         run: Option<RunId>,
         #[command(flatten)]
@@ -57,11 +57,11 @@ pub(crate) enum Verb {
     /// Change one setting of a session, now and for every later start of its agent
     #[command(after_help = "Example: acp-gateway sessions set KEY --mode plan")]
     Set(SetArgs),
-    /// Unbind conversations from a session; the session goes on
+    /// Unbind conversations from a session; the session stays open
     Unbind {
         /// The session
         session: SessionKey,
-        /// This binding alone, by its id [default: all of them]
+        /// Unbind only the binding with this id [default: all of them]
         #[arg(long, value_name = "ID")]
         binding: Option<BindingId>,
         #[command(flatten)]
@@ -78,7 +78,7 @@ pub(crate) enum Verb {
     Close(EndArgs),
     /// Close a session and keep it for later reading
     Archive(EndArgs),
-    /// Close a session and leave it out of every list; its journal stays
+    /// Close a session and hide it from every list; its journal stays
     Delete(EndArgs),
     /// Close a session to begin again with another one
     Reset(EndArgs),
@@ -89,10 +89,10 @@ pub(crate) enum Verb {
 pub(crate) struct EndArgs {
     /// The session
     session: SessionKey,
-    /// Why, for the record and for the conversation
+    /// Reason, for the record and for the conversation
     #[arg(long)]
     reason: Option<String>,
-    /// Have the agent forget the conversation too, where it can
+    /// Ask the agent to forget the conversation too, if it can
     #[arg(long)]
     discard: bool,
     #[command(flatten)]
@@ -119,22 +119,22 @@ struct Setting {
     /// The agent's model
     #[arg(long)]
     model: Option<String>,
-    /// Another working directory; the agent is started again in it
+    /// Change the working directory; restarts the agent in it
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// What happens when the agent asks for a permission
+    /// Set the handling of permission requests
     #[arg(long, value_enum, value_name = "MODE")]
     permission: Option<Permission>,
-    /// What happens when nobody can be asked
+    /// Set the handling of permission requests that no person can answer
     #[arg(long, value_enum, value_name = "POLICY")]
     non_interactive_permissions: Option<Policy>,
-    /// How long a turn may take, 1 to 86400; 0 takes the limit away
+    /// Time limit of a turn, 1 to 86400; 0 removes the limit
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// One of the agent's config options
+    /// Set one of the agent's config options
     #[arg(long, value_name = "ID=VALUE")]
     option: Option<String>,
-    /// Everything back to what configuration says; the agent is started again
+    /// Reset all settings to the configuration; restarts the agent
     #[arg(long)]
     defaults: bool,
 }
@@ -142,36 +142,36 @@ struct Setting {
 /// `sessions spawn`
 #[derive(Debug, Args)]
 pub(crate) struct SpawnArgs {
-    /// Which agent [default: acp.default_agent]
+    /// Agent to start [default: acp.default_agent]
     #[arg(long)]
     agent: Option<AgentName>,
     /// Working directory of the agent [default: the current one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// What you call it
+    /// Label of the session
     #[arg(long)]
     label: Option<String>,
-    /// How long it is meant to live
+    /// Lifetime of the session
     #[arg(long, value_enum, default_value_t = Mode::Persistent)]
     mode: Mode,
-    /// What happens when the agent asks for a permission [default: the agent's]
+    /// Handling of permission requests [default: the agent's]
     #[arg(long, value_enum, value_name = "MODE")]
     permission: Option<Permission>,
-    /// What happens when nobody can be asked [default: the agent's]
+    /// Handling of permission requests that no person can answer [default: the agent's]
     #[arg(long, value_enum, value_name = "POLICY")]
     non_interactive_permissions: Option<Policy>,
     /// First prompt; follow it with `sessions history KEY --follow`
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// The session that spawns this one, and owns it then
+    /// Parent session, which then owns the new one
     #[arg(long, value_name = "SESSION")]
     spawned_by: Option<SessionKey>,
     #[command(flatten)]
     given: GivenArgs,
-    /// Somebody answers the first prompt's questions elsewhere (`permissions answer`, `chat`)
+    /// A person answers the first prompt's questions elsewhere (`permissions answer`, `chat`)
     #[arg(long, requires = "prompt")]
     interactive: bool,
-    /// Wait so long for the agent to open its session, at most 120; 0 does not wait
+    /// Wait this long for the agent to open its session, at most 120; 0 does not wait
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=120))]
     wait: u64,
     #[command(flatten)]
@@ -223,19 +223,19 @@ impl From<Policy> for NonInteractive {
 pub(crate) struct HistoryArgs {
     /// The session
     session: SessionKey,
-    /// Only what came after this number (`session_seq`)
+    /// Print only events after this number (`session_seq`)
     #[arg(long, default_value_t = 0, value_name = "SEQ")]
     after: u64,
-    /// Only this run, up to its end
+    /// Print only this run, up to its end
     #[arg(long)]
     run: Option<RunId>,
-    /// At most so many events
+    /// Print at most this many events
     #[arg(long)]
     limit: Option<u64>,
-    /// Also what agents repeated when they loaded old conversations
+    /// Include old events replayed by agents
     #[arg(long)]
     replay: bool,
-    /// Go on with what comes, until the session is closed
+    /// Keep printing new events until the session is closed
     #[arg(long)]
     follow: bool,
 }
@@ -401,13 +401,13 @@ fn list(views: &[SessionView]) -> String {
     table(&["SESSION", "AGENT", "STATE", "RUN", "BOUND", "LABEL", "CWD", "ACTIVE", "LAST ERROR"], rows)
 }
 
-/// The turn that runs, and how many wait behind it.
+/// Formats the running turn and the number of queued ones.
 fn doing(view: &SessionView) -> String {
     let run = view.active_run.map_or("-".to_owned(), |run| run.to_string());
     if view.queued_runs == 0 { run } else { format!("{run} +{}", view.queued_runs) }
 }
 
-/// Where it is bound; a binding that is not active says so.
+/// Formats the bindings of a session; the status of inactive ones is added.
 fn bound(view: &SessionView) -> String {
     let places = view.bindings.iter().map(|at| match at.status {
         BindingStatus::Active => format!("{}:{}", at.channel, at.conversation_id),
@@ -419,7 +419,7 @@ fn bound(view: &SessionView) -> String {
     if places.is_empty() { "-".to_owned() } else { places.join(" ") }
 }
 
-/// MCP servers and additional directories of a session.
+/// Formats the MCP servers and additional directories of a session.
 fn given(view: &SessionView) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     if !view.mcp_servers.is_empty() {
@@ -435,7 +435,7 @@ fn given(view: &SessionView) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The window that ends first.
+/// Formats the timeout that ends first.
 fn time_left(expiry: &Expiry, now: u64) -> String {
     let what = match expiry.source {
         Source::BindingIdle => "idle limit of its binding",
@@ -516,7 +516,7 @@ fn show(view: &SessionView) -> String {
     text
 }
 
-/// Permissions that wait for an answer, one line each.
+/// Formats the pending permission requests, one line each.
 fn questions(view: &SessionView) -> String {
     let waiting = view.permissions.as_deref().unwrap_or_default().iter();
     let line = |question: &PermissionView| {

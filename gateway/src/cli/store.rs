@@ -1,5 +1,5 @@
-//! `store`: checks, reads, backs up and restores the control plane's database. Needs no running gateway, and stops
-//! none.
+//! `store`: checks, reads, backs up and restores the control plane's database. Works without a running
+//! gateway, and stops none.
 
 use crate::cli::Global;
 use crate::cli::output::{Out, Outcome, Stop, age, now_ms, table};
@@ -13,28 +13,28 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often the progress of long work is said.
+/// Interval of progress reports.
 const SAY_EVERY: Duration = Duration::from_secs(1);
 
 /// `store …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Check the database and its invariants; only reads, and may run beside the gateway
+    /// Check the database and its invariants; read-only, may run while the gateway runs
     Check(CheckArgs),
-    /// List the sessions as the file has them, a damaged one as far as it can be read; only reads
+    /// List the sessions in the file, even a damaged one as far as it can be read; read-only
     Sessions(SessionsArgs),
-    /// Write a copy of the database as it is now; may run beside the gateway
+    /// Write a copy of the database as it is now; may run while the gateway runs
     Backup(BackupArgs),
-    /// Put a backup in the place of the database, which is kept aside; the gateway must be stopped
+    /// Replace the database by a backup, and keep the old file; the gateway must be stopped
     Restore(RestoreArgs),
-    /// Give up what a database that went back in time is missing; the gateway must be stopped
+    /// Accept the data loss of a database that was rolled back; the gateway must be stopped
     AcceptLoss,
 }
 
 /// `store check`
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Look at the pages only, not at every index entry
+    /// Check only the pages, not every index entry
     #[arg(long)]
     quick: bool,
 }
@@ -42,7 +42,7 @@ pub(crate) struct CheckArgs {
 /// `store sessions`
 #[derive(Debug, Args)]
 pub(crate) struct SessionsArgs {
-    /// Closed ones too
+    /// Include closed sessions
     #[arg(long)]
     all: bool,
 }
@@ -50,9 +50,9 @@ pub(crate) struct SessionsArgs {
 /// `store backup`
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
-    /// The file to write; it gets its name when it is whole
+    /// File to write; visible under this name only once complete
     file: PathBuf,
-    /// Replace the file if there is one
+    /// Replace an existing file
     #[arg(long)]
     replace: bool,
 }
@@ -60,7 +60,7 @@ pub(crate) struct BackupArgs {
 /// `store restore`
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
-    /// A file that `store backup` wrote
+    /// File written by `store backup`
     file: PathBuf,
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
     }
 }
 
-/// The whole story: the person at the command line is the one who must act on it.
+/// Keeps the full error text: the person at the command line has to act on it.
 fn failed(error: StoreError) -> Stop {
     let whole = error.whole();
     let mut failure = Failure::from(error).origin("client");
@@ -219,7 +219,7 @@ fn accepted(dir: &Path, out: &mut Out) -> Outcome {
     })
 }
 
-/// Does long work and says how far it is, once a second.
+/// Runs a long operation and reports its progress once per second.
 fn saying<T>(
     out: &mut Out,
     work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, StoreError>,

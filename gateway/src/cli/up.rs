@@ -1,6 +1,6 @@
 //! `up`: everything on one machine. Finds or starts the supervisor of the state directory, serves, and at the
-//! end closes both in order. The supervisor lives in a session of its own: Ctrl-C does not reach it, and a
-//! gateway that is killed leaves it running, to be found by the next `up`.
+//! end stops both in order. The supervisor runs in a separate Unix session: Ctrl-C does not reach it, and if
+//! the gateway is killed, the supervisor keeps running and the next `up` finds it.
 
 use crate::agents::Agents;
 use crate::app::{self, Hangup, Ready, Signals};
@@ -30,30 +30,31 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a supervisor may take to answer after its start: it looks after what an earlier one left first.
+/// Deadline for the first response of a started supervisor, in milliseconds: it first recovers leases of an
+/// earlier one.
 const START_MS: u64 = 30_000;
-/// How often it is asked meanwhile.
+/// Polling interval during that time, in milliseconds.
 const ASK_MS: u64 = 20;
-/// How long one answer may take.
+/// Deadline for one response, in milliseconds.
 const ANSWER_MS: u64 = 5_000;
-/// How long the supervisor may take to end: every tree gets its graces.
+/// Deadline for the supervisor to end, in milliseconds: every process tree gets its grace periods.
 const END_MS: u64 = 60_000;
-/// Lines of its log that are shown when it does not start.
+/// Number of log lines shown if the supervisor does not start.
 const LOG_LINES: usize = 5;
 
-/// A supervisor that answers.
+/// Supervisor that answers.
 #[derive(Debug)]
 struct Supervisor {
     pid: i32,
     socket: PathBuf,
-    /// The process that this `up` started, which is its parent.
+    /// Child process, if this `up` started the supervisor.
     child: Option<Child>,
-    /// The process that answered, where this `up` is not its parent and the kernel has such handles.
+    /// Pidfd of a supervisor started by another process; `None` if the kernel does not support pidfds.
     process: Option<OwnedFd>,
 }
 
 impl Supervisor {
-    /// One that answers and was started by somebody else.
+    /// Creates the handle of a running supervisor that another process started.
     fn found(pid: i32, socket: &Path) -> Self {
         let process = rustix::process::Pid::from_raw(pid);
         let process = process
@@ -83,7 +84,7 @@ pub(crate) async fn run(
     let state_dir = settings.state_dir.clone();
     let mut signals = Signals::listen(Hangup::Ends)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
-    // Ctrl-C while it started: then there is nothing to serve.
+    // Ctrl-C during the start: there is nothing to serve.
     if signals.came() {
         return if supervisor.child.is_some() {
             end_unused(&mut supervisor, &state_dir).await
@@ -105,7 +106,7 @@ pub(crate) async fn run(
     .await;
     let ended = match &served {
         Ok(()) => end(&mut supervisor, &state_dir, out).await,
-        // What was started for nothing is ended; one that was there before is left as it was found.
+        // A supervisor started by this command is ended; one that was running before is left running.
         Err(_) if supervisor.child.is_some() => end_unused(&mut supervisor, &state_dir).await,
         Err(_) => Ok(()),
     };
@@ -117,7 +118,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What a newcomer reads first.
+/// Builds the welcome text.
 fn welcome(line: &ReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool) -> String {
     let flag = if named { format!(" --state-dir {}", state_dir.display()) } else { String::new() };
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -155,8 +156,8 @@ fn welcome(line: &ReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool)
     )
 }
 
-/// How a person types this program: by its name where the shell finds this very file under it, else by its path, from
-/// where they are if it is below.
+/// Returns the command to type for this program: the name if `PATH` resolves to this file, else the path,
+/// relative if below the current directory.
 fn typed(exe: &Path, path: &[PathBuf], here: &Path) -> String {
     let name = Path::new(exe.file_name().unwrap_or_default());
     let found = path.iter().map(|dir| dir.join(name)).find(|file| file.is_file());
@@ -168,7 +169,7 @@ fn typed(exe: &Path, path: &[PathBuf], here: &Path) -> String {
     if text.contains([' ', '\'']) { format!("\"{text}\"") } else { text }
 }
 
-/// The gateway of the state directory, one epoch after the one that ended.
+/// Builds the Hello of the gateway of this state directory, one epoch after the one that ended.
 async fn own_hello(socket: &Path, state_dir: &Path) -> Result<(Hello, Marks), Failure> {
     let dir = state_dir.to_owned();
     let opened = tokio::task::spawn_blocking(move || {
@@ -192,7 +193,7 @@ async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply
         .await
 }
 
-/// The pid of the supervisor at that socket, if one answers.
+/// Returns the pid of the supervisor at this socket, if one answers.
 async fn answering(socket: &Path) -> Result<Option<i32>, Failure> {
     match ask(socket, Request::Status).await {
         Ok(acp_shared::protocol::Reply::Status(status)) => Ok(Some(status.pid)),
@@ -211,7 +212,7 @@ fn refused(socket: &Path, why: &str) -> Failure {
     Failure::new(Code::BackendUnavailable, what).origin("supervisor")
 }
 
-/// The supervisor to use; started in the state directory when none answers.
+/// Returns the supervisor to use; starts one in the state directory if none answers.
 async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Failure> {
     if let Some(pid) = answering(socket).await? {
         return Ok(Supervisor::found(pid, socket));
@@ -224,7 +225,7 @@ async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Fa
     let until = Instant::now() + Duration::from_millis(START_MS);
     loop {
         if let Some(pid) = answering(socket).await? {
-            // Two `up`s at once: the other one's supervisor may be the one that answers.
+            // With two concurrent `up`s, the other one's supervisor may be the one that answers.
             let ours = i32::try_from(child.id()).is_ok_and(|child| child == pid);
             let found = Supervisor::found(pid, socket);
             return Ok(if ours { Supervisor { child: Some(child), process: None, ..found } } else { found });
@@ -241,8 +242,8 @@ async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Fa
     }
 }
 
-/// Starts a supervisor in a session of its own. This program goes in between: it makes the session and becomes
-/// the supervisor, so that no code of ours runs between fork and exec of a threaded process.
+/// Starts a supervisor in a new Unix session, through the `detached` verb of this program: it calls `setsid`
+/// and then execs the supervisor, so that no code of ours runs between fork and exec of a threaded process.
 fn start(home: &Path, socket: &Path, log: &Path) -> Result<Child, Failure> {
     let program = sibling("acp-supervisor")?;
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log);
@@ -263,27 +264,27 @@ fn start(home: &Path, socket: &Path, log: &Path) -> Result<Child, Failure> {
     started.map_err(|error| inside("cannot start the supervisor", &error))
 }
 
-/// `detached`: leaves the session of its caller and becomes the program.
+/// `detached`: leaves the Unix session of the caller and execs the program.
 pub(crate) fn detached(command: &[OsString]) -> ExitCode {
     if let Err(error) = rustix::process::setsid() {
         say(&format!("cannot leave the session: {error}"));
         return ExitCode::FAILURE;
     }
     let Some((program, args)) = command.split_first() else { return ExitCode::FAILURE };
-    // Returns only when it failed.
+    // Returns only on failure.
     let error = Command::new(program).args(args).exec();
     say(&format!("cannot start {}: {error}", program.display()));
     ExitCode::FAILURE
 }
 
-/// What stands at the end of a log, from a length that it had before.
+/// Returns the end of the part of a log that was written after it had `before` bytes.
 fn last_lines(log: &Path, before: u64) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let from = usize::try_from(before).unwrap_or(usize::MAX).max(text.len().saturating_sub(4_096));
     let tail = text.get(from..).unwrap_or_default();
     let tail = String::from_utf8_lossy(tail);
     let lines: Vec<&str> = tail.lines().collect();
-    // Its own last word is an error line: that is the reason, the rest is how it got there.
+    // The last line is the supervisor's error report; the lines before it only show how it got there.
     let error = lines.last().and_then(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     if let Some(message) = error.as_ref().and_then(|error| error["message"].as_str()) {
         return message.to_owned();
@@ -291,8 +292,8 @@ fn last_lines(log: &Path, before: u64) -> String {
     lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default().join(" | ")
 }
 
-/// Ends the supervisor of this state directory, unless other gateways use it (H17). Asks as the gateway that
-/// has just ended, so that its own leases are not in the way.
+/// Ends the supervisor of this state directory, unless other gateways use it (H17). Connects as the gateway
+/// that has just ended, so that this gateway's own leases do not prevent the shutdown.
 async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Result<(), Stop> {
     let (hello, marks) = own_hello(&supervisor.socket, state_dir).await?;
     match ask_to_end(supervisor, state_dir, (hello, Some(marks))).await {
@@ -314,8 +315,8 @@ async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Re
     ended(supervisor).await
 }
 
-/// Ends the supervisor that was started for a gateway that did not come up. Leases of an earlier life keep it: they
-/// are in its care, and the next `up` finds it.
+/// Ends the supervisor that was started for a gateway that failed to start. Open leases of an earlier gateway
+/// keep the supervisor running, and the next `up` finds it.
 async fn end_unused(supervisor: &mut Supervisor, state_dir: &Path) -> Result<(), Stop> {
     match ask_to_end(supervisor, state_dir, (hello_at(&supervisor.socket, Role::Admin), None)).await {
         Ok(_) | Err(ConnError::Closed) => ended(supervisor).await,
@@ -336,18 +337,18 @@ async fn ask_to_end(
         Some(marks) => Client::open_gateway(&supervisor.socket, hello, marks, deadline).await?,
         None => Client::open(&supervisor.socket, hello, deadline).await?,
     };
-    // Ours lives below our own state directory; one that lives elsewhere says no.
+    // The supervisor compares the path with its own, so one of another state directory refuses.
     let state_dir = supervisor_dir(state_dir).to_string_lossy().into_owned();
     client.call(Request::Shutdown { state_dir }).await
 }
 
-/// Waits until it has ended.
+/// Waits until the supervisor has ended.
 async fn ended(supervisor: &mut Supervisor) -> Result<(), Stop> {
     let until = Instant::now() + Duration::from_millis(END_MS);
     while Instant::now() < until {
         let ended = match (&mut supervisor.child, &supervisor.process) {
             (Some(child), _) => child.try_wait().is_ok_and(|status| status.is_some()),
-            // Its socket goes first, its last commit after that.
+            // The supervisor makes its last commit after the removal of the socket.
             (None, Some(process)) => kin::has_ended(process),
             (None, None) => acp_shared::conn::connect::<(), ()>(&supervisor.socket).await.is_err(),
         };

@@ -1,4 +1,4 @@
-//! Which conversation belongs to which session, and for how long.
+//! Commands on bindings: bind, unbind, verbosity and timeouts.
 
 use super::{Asked, Commands, Meant};
 use crate::bindings::configured::may_unbind;
@@ -136,7 +136,8 @@ impl Commands {
         done.await?.ok_or_else(|| unbound(&session))
     }
 
-    /// Reply to a command that bound a session: the session if it is bound here, else the conversation it is bound to.
+    /// Builds the reply to a command that bound a session: intro of the session if bound here, else the other
+    /// conversation.
     pub(super) fn begun(&self, asked: Asked<'_>, bound: &Bound) -> String {
         let at = &bound.binding.conversation;
         if at.conversation_id == asked.inbound.conversation.conversation_id {
@@ -147,7 +148,7 @@ impl Commands {
         }
     }
 
-    /// A window of a session's binding, as it is.
+    /// Returns the text for one timeout of a session's binding.
     async fn shown(&self, asked: Asked<'_>, session: SessionKey, window: Window) -> Result<String, Failure> {
         let (key, at) = (session.clone(), asked.inbound.conversation.clone());
         let found = self.store.read("binding_windows", move |db| commands::bindings_near(db, &key, &at));
@@ -156,7 +157,7 @@ impl Commands {
     }
 }
 
-/// How much a conversation is told, and since when.
+/// Describes the output of a conversation at a verbosity, and when it takes effect.
 fn verbosity_text(verbosity: Option<Verbosity>, since: &str) -> String {
     let told = match verbosity {
         Some(Verbosity::Full) => {
@@ -177,7 +178,7 @@ fn unbound(session: &SessionKey) -> Failure {
     Failure::new(Code::NotBound, text).origin("gateway")
 }
 
-/// What a window of a binding is, and when it ends.
+/// Describes a timeout of a binding and when it ends the binding.
 fn window_text(binding: &BindingRow, window: Window) -> String {
     let (ms, since_ms, after) = match window {
         Window::Idle => (binding.idle_ms, binding.last_activity_at_ms, " without a word"),

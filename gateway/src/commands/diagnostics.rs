@@ -1,5 +1,5 @@
-//! What there is and how it is. Answers name no secrets and no internals: those are in the log and in
-//! `acp-gateway doctor`.
+//! Commands that report sessions, agents and health. Replies contain no secrets and no internals: those are
+//! in the log and in `acp-gateway doctor`.
 
 use super::{Asked, Commands, options, permissions};
 use crate::api::{AgentView, StatusView};
@@ -19,19 +19,19 @@ use acp_shared::ids::SessionKey;
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// Sessions that a list shows.
+/// Maximum number of sessions in a list.
 const LIST_MAX: usize = 20;
-/// Sessions that are looked through for those that are somebody's.
+/// Maximum number of sessions searched for those of one person.
 const LOOK_MAX: u32 = 1_000;
-/// Runs of a session that its status counts.
+/// Maximum number of runs counted in a session's status.
 const RUNS_MAX: u32 = 100;
-/// Longest text of an agent's or an error's, in characters.
+/// Maximum length of a text from an agent or an error, in characters.
 const TEXT_CHARS_MAX: usize = 300;
-/// Abilities of an agent that its status names.
+/// Maximum number of agent capabilities in a status.
 const ABILITIES_MAX: usize = 16;
 
 impl Commands {
-    /// The open sessions that are the person's to see, the one used last first.
+    /// Returns the open sessions that the person may see, last used first.
     async fn visible(&self, asked: Asked<'_>) -> Result<Vec<SessionRow>, Failure> {
         if asked.by.standing == Standing::Operator {
             return self.service.sessions(false, u32::try_from(LIST_MAX).unwrap_or(u32::MAX)).await;
@@ -114,7 +114,7 @@ impl Commands {
     }
 }
 
-/// One line, and not too long.
+/// Shortens a text to one line of limited length.
 fn short(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut out: String = plain.take(TEXT_CHARS_MAX).collect();
@@ -193,7 +193,7 @@ fn status_text(
     text
 }
 
-/// What the agent says of itself: its name and what it can.
+/// Describes an agent by its own `initialize` response: name, version, capabilities.
 fn agent_text(info: &str) -> Option<String> {
     let info: Value = serde_json::from_str(info).ok()?;
     let words = ["name", "version"].map(|it| info["agentInfo"][it].as_str().map(short).unwrap_or_default());
@@ -206,7 +206,7 @@ fn agent_text(info: &str) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// The abilities that are on: true, or an object without members.
+/// Collects the paths of enabled capabilities: `true`, or an object without members.
 fn collect(path: &str, value: &Value, found: &mut Vec<String>) {
     let is_on = value.as_bool() == Some(true) || value.as_object().is_some_and(serde_json::Map::is_empty);
     if is_on && !path.is_empty() {

@@ -1,4 +1,4 @@
-//! Sessions from their spawn to their end, and what runs in them.
+//! Commands on sessions and runs: spawn, cancel, steer, close.
 
 use super::{Asked, Commands, Meant};
 use crate::bindings::BindingError;
@@ -52,13 +52,13 @@ impl Commands {
             text.push_str("\nNote: ");
             text.push_str(&hide_paths(&failure.message));
         }
-        // Not bound yet to a client that follows it: what it was bound to by this very command.
+        // A binding made by this very command is not known to the client yet, so the session is named.
         let here = matches!(placement, Some(Placement::Here)).then_some(spawned.session_key);
         let session_key = if here.is_some() { here } else { self.here(asked.inbound).await? };
         Ok(Outcome::Command { session_key, run_id: None, text, is_shown: false })
     }
 
-    /// What is said of a session that was spawned, once the conversation of its binding is there.
+    /// Builds the reply to a spawn, once the conversation of the session's binding exists.
     async fn begun_by_spawn(
         &self,
         asked: Asked<'_>,
@@ -74,12 +74,12 @@ impl Commands {
         }
         match self.bindings.of_spawn(key).await {
             Ok(Some(bound)) => Ok(self.begun(asked, &bound)),
-            // Unbound meanwhile, by somebody else or by a window.
+            // Unbound meanwhile by another user or a timeout.
             Ok(None) => {
                 Ok(format!("{key} runs. This conversation is not bound to it; /focus {key} binds it."))
             }
             Err(error @ BindingError::NotMade { .. }) => {
-                // Nobody would see what it says: nothing of the spawn stays.
+                // Its output would be visible nowhere, so the session is closed.
                 let request = CloseRequest::new("spawn-failed: its conversation could not be made");
                 self.service.close(key, request, root_key(asked.inbound)?).await?;
                 Err(error.into())
@@ -88,7 +88,7 @@ impl Commands {
         }
     }
 
-    /// Says which session is in the way when a spawn failed because the conversation is taken.
+    /// Names the conflicting session if a spawn failed because the conversation is already bound.
     async fn explain(&self, asked: Asked<'_>, failure: Failure) -> Failure {
         if failure.detail_code.as_deref() != Some("CONVERSATION_BOUND") {
             return failure;
@@ -138,7 +138,7 @@ impl Commands {
         .to_owned())
     }
 
-    /// `/acp steer`: what comes of it is said where the session is bound.
+    /// `/acp steer`: the result appears in the conversations that the session is bound to.
     pub(super) async fn steer(
         &self,
         asked: Asked<'_>,

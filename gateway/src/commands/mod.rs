@@ -1,9 +1,9 @@
-//! Carries out what people type at the gateway, and answers in words for people. The same in every channel.
+//! Executes the commands that users type and builds the replies. Independent of the channel.
 //!
-//! One file for each domain: [`lifecycle`], [`options`], [`permissions`], [`bindings`], [`diagnostics`]. A command is
-//! done once, whatever the channel repeats: what it means (which session, which option) is committed under the
-//! message's key before anything is done, and what is done has that key too. Which session is meant is the same
-//! decision for all of them, and so is who may.
+//! One file for each domain: [`lifecycle`], [`options`], [`permissions`], [`bindings`], [`diagnostics`]. A
+//! command takes effect once, even if the channel repeats it: its meaning (which session, which option) is
+//! committed under the message's key before execution, and every effect uses that key too. Target selection
+//! and authorization are shared by all commands.
 
 mod bindings;
 mod diagnostics;
@@ -26,10 +26,10 @@ use acp_shared::ids::SessionKey;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Under which what commands mean is kept.
+/// Scope under which the meaning of commands is stored.
 const MEANT: &str = "command";
 
-/// Carries out commands.
+/// Command executor.
 #[derive(Clone)]
 pub(crate) struct Commands {
     store: Store,
@@ -38,7 +38,7 @@ pub(crate) struct Commands {
     service: Arc<dyn Service>,
 }
 
-/// A command's message, and who sent it.
+/// Message of a command, and its author.
 #[derive(Debug, Clone, Copy)]
 struct Asked<'a> {
     inbound: &'a Inbound,
@@ -46,28 +46,28 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// For the record and for people.
+    /// Returns the author's name for records and replies.
     fn name(&self) -> &str {
         let shown = if self.inbound.author.is_empty() { self.by.name } else { &self.inbound.author };
         if shown.is_empty() { "somebody" } else { shown }
     }
 }
 
-/// What a command means: decided once, and kept before it is done.
+/// Resolved meaning of a command: decided once, and committed before execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Meant {
-    /// The session.
+    /// Target session.
     session_key: SessionKey,
-    /// For an answer to the agent.
+    /// Chosen option, for an answer to a permission request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     answer: Option<permissions::Choice>,
-    /// Whether that is another session than this conversation's.
+    /// True if the target is not the session of this conversation.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     elsewhere: bool,
 }
 
 impl Commands {
-    /// Over this control plane.
+    /// Creates the executor.
     pub(crate) fn new(
         store: Store,
         (bindings, router): (SessionBindingService, BoundDeliveryRouter),
@@ -76,10 +76,10 @@ impl Commands {
         Self { store, bindings, router, service }
     }
 
-    /// Carries out one command of `inbound`; `standing` is what its author may do beyond what is theirs.
+    /// Executes one command of `inbound`; `standing` is the author's role, beyond the rights to own sessions.
     ///
     /// # Errors
-    /// What the person is told instead of an answer; `ACP_STORE_UNAVAILABLE` when it may be tried again.
+    /// Failure to send as the reply; `ACP_STORE_UNAVAILABLE` if a retry may succeed.
     pub(crate) async fn run(
         &self,
         inbound: &Inbound,
@@ -108,7 +108,7 @@ impl Commands {
         self.said(asked, text).await
     }
 
-    /// Does something about one session.
+    /// Executes a command on one session.
     async fn on(
         &self,
         asked: Asked<'_>,
@@ -145,7 +145,7 @@ impl Commands {
         self.said(asked, text).await
     }
 
-    /// What a command means: what was decided the first time, or else what `decide` says now.
+    /// Returns the meaning committed for this message, or commits the result of `decide`.
     async fn meant(
         &self,
         asked: Asked<'_>,
@@ -162,11 +162,12 @@ impl Commands {
         Ok(kept.await?)
     }
 
-    /// The session of that name, or the one of this conversation, if the person may do that kind of thing with it.
+    /// Returns the named session, or the one of this conversation, if the author may act on it as `who`
+    /// requires.
     async fn named(&self, asked: Asked<'_>, name: Option<&str>, who: Who) -> Result<SessionKey, Failure> {
         let session = match name {
             Some(name) => self.find(name).await?,
-            // No session uses commands yet: there is none that could be meant by asking.
+            // Commands come from people only, so no session is the requester.
             None => {
                 let arrival = self.router.arrival(&asked.inbound.conversation).await?;
                 target::unnamed(arrival.route, None)?
@@ -176,14 +177,14 @@ impl Commands {
         Ok(session)
     }
 
-    /// The session of that name.
+    /// Returns the session with that key or label.
     async fn find(&self, name: &str) -> Result<SessionKey, Failure> {
         let wanted = name.to_owned();
         let found = self.store.read("command_target", move |db| commands::candidates(db, &wanted)).await?;
         target::find(name, &found)
     }
 
-    /// Refuses what the person may not do with a session.
+    /// Fails if the author may not act on the session.
     async fn may(&self, asked: Asked<'_>, who: Who, session: &SessionKey) -> Result<(), Failure> {
         if asked.by.standing == Standing::Operator || who == Who::Anyone {
             return Ok(());
@@ -201,7 +202,7 @@ impl Commands {
         asked.by.may(who, &belongs.await?)
     }
 
-    /// The session that this conversation is bound to now, if any.
+    /// Returns the session that this conversation is bound to now, if any.
     async fn here(&self, inbound: &Inbound) -> Result<Option<SessionKey>, Failure> {
         Ok(match self.router.look(&inbound.conversation).await?.route {
             Route::Bound { session_key, .. } => Some(session_key),
@@ -209,7 +210,7 @@ impl Commands {
         })
     }
 
-    /// The outcome of a command that is answered with a text.
+    /// Builds the outcome of a command that is answered with a text.
     async fn said(&self, asked: Asked<'_>, text: String) -> Result<Outcome, Failure> {
         let session_key = self.here(asked.inbound).await?;
         Ok(Outcome::Command { session_key, run_id: None, text, is_shown: false })

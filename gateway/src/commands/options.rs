@@ -1,4 +1,4 @@
-//! Settings of a session.
+//! Commands that change settings of a session.
 
 use super::{Asked, Commands};
 use crate::core::options::Setting;
@@ -31,7 +31,7 @@ fn confirmed(result: &SettingResult) -> String {
     format!("{}{kept}", result.text)
 }
 
-/// What was done.
+/// Builds the confirmation of a change.
 fn said(setting: &Setting) -> String {
     const KEPT: &str = "also after a restart of the agent";
     match setting {
@@ -67,7 +67,7 @@ const fn unasked(policy: NonInteractive) -> &'static str {
     }
 }
 
-/// The settings of a session that hold now.
+/// Formats the effective settings of a session.
 pub(super) fn effective(row: &SessionRow) -> String {
     let options = &row.options;
     let mut out = vec![format!("directory {}", row.cwd)];

@@ -1,4 +1,4 @@
-//! What the agent waits for, and its answer.
+//! Commands that list and answer permission requests.
 
 use super::{Asked, Commands, Meant, usage};
 use crate::core::command::{AnswerArgs, Verdict};
@@ -16,14 +16,14 @@ use acp_shared::ids::SessionKey;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// Which question is answered, and how.
+/// Answered permission request and chosen option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Choice {
     permission_id: String,
     option_id: String,
-    /// What people read of the option.
+    /// Name of the option, as shown to people.
     name: String,
-    /// Whether the conversation where it is answered says by itself what becomes of it: the question there, or a notice.
+    /// True if the conversation shows the result anyway, in the message of the request or in a notice.
     #[serde(default)]
     is_shown: bool,
 }
@@ -39,7 +39,7 @@ impl Commands {
         Ok(pending_text(&pending, self.router.reads_markdown(at)))
     }
 
-    /// Which question `/acp allow`, `deny` or `answer` means, and which option of it.
+    /// Resolves the request and the option of `/acp allow`, `deny` or `answer`.
     pub(super) async fn choose(
         &self,
         asked: Asked<'_>,
@@ -59,7 +59,7 @@ impl Commands {
         let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
         let (at, about) = (asked.inbound.conversation.clone(), About::Permission(row.permission_id()));
         let is_kept = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
-        // The question may be on its way still. Where its message cannot say it a notice after it does, whenever that is.
+        // The request may not be sent yet. In channels without edits a later notice shows the result.
         let is_told = || self.router.never_changes(&asked.inbound.conversation);
         let is_shown = is_kept || (is_told() && self.here(asked.inbound).await?.as_ref() == Some(session));
         Ok(Choice {
@@ -70,7 +70,7 @@ impl Commands {
         })
     }
 
-    /// What is said to whoever answers a permission of this session that is settled: how, and by whom.
+    /// Returns the reply to an answer that is too late: how the request was settled, and by whom.
     async fn settled(
         &self,
         session: &SessionKey,
@@ -112,7 +112,7 @@ fn title_of(row: &PermissionRow) -> &str {
     }
 }
 
-/// The questions that wait, with the numbers to answer them by.
+/// Lists the pending permission requests, with the numbers to answer them by.
 pub(super) fn pending_text(pending: &[PermissionRow], is_markdown: bool) -> String {
     let mut text = String::from(if pending.is_empty() {
         "The agent waits for nothing."
@@ -134,12 +134,13 @@ pub(super) fn pending_text(pending: &[PermissionRow], is_markdown: bool) -> Stri
     text
 }
 
-/// The permission that is meant: the only one, or the one whose id is or starts like `wanted`, or which is called so.
+/// Finds the requested permission: the only one, or the one whose id or short id is `wanted` or starts with
+/// it.
 fn pick_permission<'a>(
     pending: &'a [PermissionRow],
     wanted: Option<&str>,
 ) -> Result<&'a PermissionRow, String> {
-    // A whole name means that one and no other: a button of a settled one must not answer one whose name goes on (H4).
+    // A full id matches exactly: a button of a settled request must not answer one with a longer id (H4).
     let is_whole = wanted.is_some_and(|wanted| named(wanted).is_some());
     let fits = |row: &&PermissionRow| {
         !is_whole && wanted.is_none_or(|wanted| row.permission_id().starts_with(wanted))
@@ -157,7 +158,7 @@ fn pick_permission<'a>(
     }
 }
 
-/// The option that is meant.
+/// Finds the requested option.
 fn pick_option<'a>(
     options: &'a [PermissionOption],
     verdict: &Verdict,
@@ -169,7 +170,7 @@ fn pick_option<'a>(
     let found = match verdict {
         Verdict::Allow => of_kind(["allow_once", "allow_always"]),
         Verdict::Deny => of_kind(["reject_once", "reject_always"]),
-        // A number is a position, as in every list and on every button, also where an id looks like one.
+        // A number is a position, as in lists and on buttons, even if an option's id looks like one.
         Verdict::Option(wanted) => {
             let position =
                 wanted.parse::<usize>().ok().and_then(|number| options.get(number.checked_sub(1)?));

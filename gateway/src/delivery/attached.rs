@@ -1,4 +1,5 @@
-//! Files of parts: made anew from the journal when they are sent, and told without where a channel does not take them.
+//! Files of parts: rendered again from the journal when sent, and replaced by text where the channel rejects
+//! them.
 
 use super::pass::{Pass, parts_of};
 use crate::channel::{Channel, OutgoingFile};
@@ -7,25 +8,25 @@ use crate::core::rows::BindingRow;
 use crate::store::delivery::{self as rows, PartRow, PartState};
 use crate::store::{StoreError, styles};
 
-/// How often the files of a part may be refused for a moment: with the pauses between, that is about half a minute.
+/// Maximum number of temporary refusals of a part's files; with the delays between them, about half a minute.
 const REFUSED_MAX: u32 = 8;
 
-/// Whether a part is told without its files after so many refusals of them, of which the last one was for a moment or
-/// for good.
+/// True if a part is sent without its files after this many refusals; `again` is true if the last one was
+/// temporary.
 pub(super) const fn is_enough(times: u32, again: bool) -> bool {
     !again || times >= REFUSED_MAX
 }
 
-/// A row as it is told without its files.
+/// Rendering of a row without its files.
 struct Instead {
-    /// How it was told until now.
+    /// Style of the row so far.
     before: Style,
-    /// All of its parts, those with files too.
+    /// All parts of the new rendering, including those with files.
     parts: Vec<Part>,
 }
 
 impl Instead {
-    /// Whether what follows the part says the same: it does where the part is still one with files.
+    /// True if the parts after this one replace it: only if it still is a part with files.
     fn takes_the_place_of(&self, part: &Part) -> bool {
         let no = part.part_no;
         self.parts.iter().any(|it| it.part_no == no && !it.files.is_empty())
@@ -34,8 +35,8 @@ impl Instead {
 }
 
 impl Pass {
-    /// The files of a part, with what is in them. `None` when they are not what was planned: the journal has not all of
-    /// it any more, or another version of this program makes them in another way.
+    /// Renders the files of a part. `None` if they differ from what was planned: journal rows are missing, or
+    /// another version of this program renders them differently.
     pub(super) async fn files(
         &self,
         binding: &BindingRow,
@@ -58,8 +59,8 @@ impl Pass {
         Ok(is_as_planned.then(|| made.into_iter().map(outgoing).collect()))
     }
 
-    /// The files of a part cannot be made as they were planned. It is never sent as if they were there; and where it may
-    /// have been sent with them, it is not told a second time.
+    /// Settles a part whose files cannot be rendered as planned: never sent without the files, and never sent
+    /// twice if an earlier attempt may have succeeded.
     pub(super) async fn tell_without_lost_files(
         &self,
         binding: &BindingRow,
@@ -75,15 +76,15 @@ impl Pass {
         self.tell_without_files(binding, &part).await
     }
 
-    /// The channel does not take a part with its files: its row is told once more, in messages alone. That is recorded
-    /// with what follows from it, so that whoever works out the parts comes to the same ones. Where nothing follows, it
-    /// is said that something is missing.
+    /// Replaces a part that the channel rejects because of its files: its row is rendered again as text only.
+    /// The new style is recorded in the same transaction as its effects, so that every later rendering yields
+    /// the same parts. If the new rendering adds no parts, a notice says that content is missing.
     pub(super) async fn tell_without_files(
         &self,
         binding: &BindingRow,
         part: &Part,
     ) -> Result<(), StoreError> {
-        // Laid out before the transaction: that may take a while, and everybody's commits would wait.
+        // Rendered before the transaction: it may be slow, and other commits would wait.
         let laid_out = self.laid_out_without_files(binding, part.session_seq).await?;
         let (binding, part) = (binding.clone(), part.clone());
         let tell = move |tx: &crate::store::Tx<'_>| {
@@ -91,7 +92,7 @@ impl Pass {
             let found = laid_out.filter(|it| it.takes_the_place_of(&part));
             if let Some(Instead { before, parts }) = found {
                 if styles::of(tx, id)?.at(session_seq) != Some(&before) {
-                    // It was recorded in another way meanwhile: the part is as it was, and is looked at anew.
+                    // Recorded differently meanwhile: the part is unchanged and will be checked again.
                     return Ok(());
                 }
                 styles::record_row(tx, id, session_seq, Style::refused)?;
@@ -105,7 +106,7 @@ impl Pass {
         self.store.write("delivery_without_files", tell).await
     }
 
-    /// A row as it is told without its files; `None` when nothing is known of how it was told.
+    /// Renders a row without its files; `None` if the row's style is unknown.
     async fn laid_out_without_files(
         &self,
         binding: &BindingRow,

@@ -1,4 +1,5 @@
-//! One attempt at one part: under which name it is said, and how it is looked for where nobody knows whether it was.
+//! One attempt to deliver one part: the persona it is sent under, and the lookup of a part whose result is
+//! unknown.
 
 use super::pass::Pass;
 use super::tries::Tries;
@@ -8,11 +9,12 @@ use crate::core::rows::BindingRow;
 use crate::store::delivery::{self as rows, PartRow};
 use crate::store::{StoreError, now_ms, sessions};
 
-/// How long the commit before a message under a name may take, in milliseconds.
+/// Maximum duration of the commit before a message under a persona, in milliseconds.
 const BEGIN_MS_MAX: u64 = 5_000;
 
 impl Pass {
-    /// The name under which a part is said, or may have been: what agents say, where the channel shows who says it.
+    /// Returns the persona that a part is or was sent under: for agents' answers, if the channel supports
+    /// personas.
     pub(super) async fn persona(
         &self,
         binding: &BindingRow,
@@ -27,12 +29,12 @@ impl Pass {
         let key = binding.session_key.clone();
         let session = self.store.read("delivery_persona", move |db| sessions::get(db, &key)).await?;
         let name = session.map(|session| session.label.unwrap_or_else(|| session.agent.to_string()));
-        // It is looked for under names whichever that was.
+        // A lookup needs some persona, whichever was used.
         Ok(name.or_else(|| was.then(String::new)))
     }
 
-    /// One attempt; a part whose fate is unknown is looked for first. `None` when a person put the conversation away:
-    /// to say something there would bring it back.
+    /// Makes one attempt; a part whose result is unknown is looked up first. `None` if a person archived the
+    /// conversation: sending would unarchive it.
     pub(super) async fn attempt(
         &self,
         binding: &BindingRow,
@@ -41,7 +43,7 @@ impl Pass {
         tries: &mut Tries,
     ) -> Result<Option<SendOutcome>, StoreError> {
         let (at, nonce) = (&binding.conversation, message.nonce.clone());
-        // Under a name it goes once: what is said again has its nonce, and is not there twice.
+        // A persona is used once only: a repetition relies on the nonce, which deduplicates normal messages.
         let is_named = message.persona.is_some() && !tries.is_unknown && channel.has_personas(at);
         let named_at_ms = is_named.then(now_ms);
         if !self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce, named_at_ms)).await? {
@@ -53,7 +55,7 @@ impl Pass {
         {
             return Ok(Some(outcome));
         }
-        // A commit that took long is counted to the time in which it may arrive.
+        // After a slow commit the persona is not used, because the time in which it may arrive has started.
         let is_late = named_at_ms.is_none_or(|at_ms| now_ms().abs_diff(at_ms) > BEGIN_MS_MAX);
         let sent = match is_late {
             true => channel.send(at, &without_name(message)).await,
@@ -62,8 +64,8 @@ impl Pass {
         Ok(Some(sent))
     }
 
-    /// Looks for a part of which nobody knows whether it was sent; `None` when it was provably not, and cannot arrive
-    /// any more under a name.
+    /// Looks up a part whose result is unknown; `None` if it was provably not sent and, under a persona, can
+    /// no longer arrive.
     async fn look_for(
         &self,
         binding: &BindingRow,
@@ -94,7 +96,7 @@ impl Pass {
     }
 }
 
-/// A message as it is said in no name but the channel's.
+/// Returns the message without a persona.
 fn without_name(message: &Outgoing) -> Outgoing {
     Outgoing { persona: None, ..message.clone() }
 }

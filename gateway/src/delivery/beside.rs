@@ -1,5 +1,5 @@
-//! What is done beside the messages that are owed, as well as it can be: buttons that mean nothing any more go, and the
-//! person's own message shows what became of it.
+//! Best-effort side effects of delivery: removes obsolete buttons, and shows a run's result on the user's
+//! message.
 
 use super::pass::Pass;
 use crate::channel::{Channel, EditOutcome, Outgoing, Signal};
@@ -11,42 +11,42 @@ use crate::store::buttons::{self, ButtonMessage};
 use crate::store::{StoreError, inbox};
 use std::time::Duration;
 
-/// The longest that one of these may take, in milliseconds.
+/// Maximum duration of one side effect, in milliseconds.
 const BESIDE_MS: u64 = 5_000;
 
-/// What became of an edit that was made.
+/// Result of an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Edit {
-    /// The message is as it should be, or there is none.
+    /// The message is as it should be, or does not exist.
     Done,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
-    /// It never can be made.
+    /// The edit is permanently impossible.
     Never,
 }
 
-/// What became of a message that is over.
+/// Result of updating a message whose buttons are obsolete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Amends {
-    /// It says it, or there is nothing to be done about it.
+    /// The message shows the result, or nothing can be done.
     Done,
-    /// It is said beside it, by what is owed from now on.
+    /// A separate pending message shows the result.
     Said,
-    /// It is tried again.
+    /// To be retried.
     Left,
 }
 
-/// What a look at the messages that are over came to.
+/// Result of a pass over the messages with obsolete buttons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tidied {
-    /// Whether one is to be tried again.
+    /// True if a message needs a retry.
     pub(super) is_left: bool,
-    /// Whether something is owed now instead of an amendment.
+    /// True if a separate message became pending instead of an edit.
     pub(super) is_owed: bool,
 }
 
 impl Pass {
-    /// Looks which messages are over, and amends them: see [`Pass::amend`].
+    /// Updates all messages with obsolete buttons: see [`Pass::amend`].
     pub(super) async fn tidy(
         &self,
         binding: &BindingRow,
@@ -67,8 +67,8 @@ impl Pass {
         Ok(tidied)
     }
 
-    /// The same before what is owed, which waits for it: not beyond the first one that cannot be amended just now. Whether
-    /// something is owed instead of an amendment.
+    /// Like `tidy`, before pending parts are sent, which wait for it: stops at the first message that
+    /// needs a retry. Returns true if a separate message became pending.
     pub(super) async fn amend_some(
         &self,
         binding: &BindingRow,
@@ -86,8 +86,8 @@ impl Pass {
         Ok(is_owed)
     }
 
-    /// Takes the buttons from a message that is over, and says in it what became of it; beside it where it never can be
-    /// changed.
+    /// Removes the buttons of a message and adds the result to its text; if the message can never be edited,
+    /// a separate message shows the result.
     async fn amend(
         &self,
         binding: &BindingRow,
@@ -95,7 +95,7 @@ impl Pass {
         over: ButtonMessage,
     ) -> Result<Amends, StoreError> {
         let ButtonMessage { message_id, kind, text } = over.clone();
-        // What became of it stands at its end.
+        // The result is at the end of the text.
         let limit = channel.limit();
         let text = if limit.fits(&text) { text } else { tail(&text, limit) };
         let message = Outgoing {
@@ -119,7 +119,7 @@ impl Pass {
             let edited = channel.edit(at, &message_id, &message);
             match tokio::time::timeout(Duration::from_millis(BESIDE_MS), edited).await {
                 Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => Some(Edit::Done),
-                // That it was not even asked says nothing of the message.
+                // A rate limit says nothing about the message.
                 Ok(EditOutcome::Limited { .. }) => None,
                 Ok(EditOutcome::Refused { why }) => {
                     tracing::warn!(message_id, why, "a message keeps buttons that mean nothing");
@@ -148,7 +148,7 @@ impl Pass {
         self.store.write("delivery_buttons", tried).await
     }
 
-    /// The answer of a run stands in the conversation: the message that asked for it shows that.
+    /// Shows the end of a run on the message that requested it, once the answer is sent.
     pub(super) async fn show_end(&self, binding: &BindingRow, part: &Part) -> Result<(), StoreError> {
         let Some(run_id) = part.run_id.filter(|_| part.kind == PartKind::Final) else { return Ok(()) };
         let Ok(channel) = self.channels.get(&binding.conversation) else { return Ok(()) };
@@ -166,7 +166,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Gives a signal, and waits for nothing.
+    /// Sends a reaction or typing indicator without waiting for the result.
     pub(super) fn give(&self, binding: &BindingRow, signal: Signal) {
         let Ok(channel) = self.channels.get(&binding.conversation) else { return };
         if !channel.can_signal() {

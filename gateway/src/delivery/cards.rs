@@ -1,7 +1,9 @@
-//! The live card of one conversation, kept by the task that delivers to it: so whatever is owed goes first.
+//! The status card of one conversation, updated by the conversation's delivery task, so that pending parts go
+//! first.
 //!
-//! While a change of the card is under way the journal is watched; a message of its own that falls due is not held
-//! up by it (H20). What the card says is decided by [`Card`]; here it is read for, sent and remembered.
+//! The journal is watched while an update of the card is in progress; it does not delay a message that
+//! becomes due (H20). [`Card`] decides on the content of the card; this file reads the journal for it, sends
+//! and persists it.
 
 use super::GATHER_MS;
 use super::pass::Pass;
@@ -17,39 +19,40 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How often a card is looked after when nothing wakes it: its binding may have ended, or the configuration changed.
+/// Interval of checks without a wake-up, in milliseconds: the binding may have ended, or the configuration
+/// changed.
 const LOOK_MS: u64 = 1_000;
-/// The longest pause before messages that could not be amended are tried again, in milliseconds.
+/// Maximum delay before edits of messages with obsolete buttons are retried, in milliseconds.
 const TIDY_MS_MAX: u64 = 30_000;
-/// Longest wait for a change of a card; whether it was made is not known then.
+/// Timeout of a card update, in milliseconds; its result is unknown afterwards.
 const ACT_MS: u64 = 15_000;
-/// The same for the last one, when the run is over.
+/// Timeout of the final update, when the run is over, in milliseconds.
 const FOLD_MS: u64 = 5_000;
 
-/// The card of one run, and how far its journal was read for it.
+/// Card of one run, and the last journal row included in the card.
 struct Kept {
     run_id: RunId,
     card: Card,
     through: u64,
 }
 
-/// Keeps the cards of one binding.
+/// Updates the cards of one binding.
 pub(super) struct Keeper<'a> {
     pass: &'a Pass,
     binding: &'a BindingRow,
     channel: &'a dyn Channel,
-    /// Whether cards of an earlier task may have been left open.
+    /// True if an earlier task may have left cards that are not finalized.
     is_first: bool,
     kept: Option<Kept>,
     since: Instant,
-    /// When it was last shown that the agent works.
+    /// Time of the last typing indicator.
     work_shown: Option<Instant>,
-    /// When it is looked next whether a message is over, and the pause before that, in milliseconds.
+    /// Time of the next check for obsolete buttons, and the delay before it, in milliseconds.
     tidied: (Instant, u64),
 }
 
 impl<'a> Keeper<'a> {
-    /// For a task that is the first of its binding in this process, or is not.
+    /// Creates the keeper. `is_first` is true for the first task of the binding in this process.
     pub(super) fn new(
         pass: &'a Pass,
         binding: &'a BindingRow,
@@ -65,11 +68,11 @@ impl<'a> Keeper<'a> {
         u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Keeps the card of the turn that runs, up to when the conversation is owed something after `cursor`: true then.
-    /// False when there is no card to be kept.
+    /// Updates the card of the running turn until the conversation has a pending row after `cursor`; then
+    /// returns true. Returns false if no card is to be updated.
     pub(super) async fn keep(&mut self, cursor: u64) -> Result<bool, StoreError> {
         let is_live = self.pass.manner(self.binding, self.channel).pace.is_some();
-        // A channel that shows that the agent works wants that in any case.
+        // Typing indicators are sent even without a card.
         let is_wanted = is_live || self.channel.can_signal();
         if !is_wanted && !self.is_first && self.kept.is_none() {
             return Ok(false);
@@ -96,7 +99,7 @@ impl<'a> Keeper<'a> {
         self.follow(cursor, is_live).await
     }
 
-    /// The conversation is over: no card says any more that something goes on.
+    /// Finalizes all cards of a conversation that has ended, so that none shows a turn as running.
     pub(super) async fn fold_all(&mut self) -> Result<(), StoreError> {
         let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
         let found = self.pass.store.read("delivery_cards", move |db| cards::look(db, id, &key)).await?;
@@ -108,13 +111,13 @@ impl<'a> Keeper<'a> {
 
     fn take_up(&mut self, run_id: RunId, before: u64, known: Option<Known>) {
         let manner = self.pass.manner(self.binding, self.channel);
-        // Without a pace nothing is shown but the end.
+        // Without a pace only the final state is shown.
         let pace = manner.pace.unwrap_or(Pace { idle_ms: 0, interval_ms: 0 });
         let card = Card::new(manner.of_card, pace, self.channel.can_edit(), known, self.now());
         self.kept = Some(Kept { run_id, card, through: before });
     }
 
-    /// True when the conversation is owed something, false when the card is not to be kept any more.
+    /// Returns true if the conversation has something pending, false if the card needs no more updates.
     async fn follow(&mut self, cursor: u64, is_live: bool) -> Result<bool, StoreError> {
         let mut wake = self.pass.store.watch(&self.binding.session_key);
         loop {
@@ -159,7 +162,7 @@ impl<'a> Keeper<'a> {
                 continue;
             };
             let (run_id, after) = (kept.run_id, kept.through);
-            // Commit, then act: whoever comes after a crash looks for the card, and folds it in the end.
+            // Committed before the card is sent: after a crash the next task looks it up and finalizes it.
             if matches!(act, Act::Post { .. }) {
                 self.remember(run_id).await?;
             }
@@ -169,7 +172,7 @@ impl<'a> Keeper<'a> {
                 () = self.pass.stop.cancelled() => return Ok(false),
                 came = self.perform(run_id, &act, self.buttons(run_id)) => Some(came),
                 () = tokio::time::sleep(Duration::from_millis(ACT_MS)) => Some(Came::Later { after_ms: None }),
-                // What is owed does not wait for a card.
+                // Pending parts do not wait for a card.
                 owed = self.owed(watching, run_id, after) => { owed?; None }
             };
             let now = self.now();
@@ -186,7 +189,8 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Reads on in the journal: whether the conversation is owed something, and whether there is more to be read.
+    /// Reads more of the journal. Returns if the conversation has something pending, and if there is more to
+    /// read.
     async fn read_on(&mut self, cursor: u64) -> Result<(bool, bool), StoreError> {
         let now = self.now();
         let Some(kept) = self.kept.as_mut() else { return Ok((false, false)) };
@@ -206,7 +210,7 @@ impl<'a> Keeper<'a> {
         Ok((!is_bound || news.shown > cursor, news.is_more))
     }
 
-    /// Waits until a row that may be shown as a message of its own comes after `after`.
+    /// Waits until a row after `after` may be sent as a separate message.
     async fn owed(
         &self,
         mut wake: watch::Receiver<u64>,
@@ -225,7 +229,7 @@ impl<'a> Keeper<'a> {
         std::future::pending().await
     }
 
-    /// The agent works: that is shown again and again.
+    /// Repeats the typing indicator while the agent works.
     fn show_work(&mut self) {
         let is_working = self.kept.as_ref().is_some_and(|kept| kept.card.is_working());
         if !is_working || self.work_shown.is_some_and(|at| at.elapsed() < Duration::from_millis(WORKING_MS)) {
@@ -235,8 +239,9 @@ impl<'a> Keeper<'a> {
         self.pass.give(self.binding, Signal::Working);
     }
 
-    /// While a turn runs that is shown, and others begin to wait, start and are dropped: their messages are looked after
-    /// now and then. True when the conversation is owed something meanwhile, which waits for no button.
+    /// Updates messages with obsolete buttons at intervals while a turn is shown, since other runs are
+    /// queued, started and dropped meanwhile. Returns true if the conversation has something pending, which
+    /// takes precedence.
     async fn tidy(&mut self, wake: watch::Receiver<u64>) -> Result<bool, StoreError> {
         self.show_work();
         let Some((run_id, after)) = self.kept.as_ref().map(|kept| (kept.run_id, kept.through)) else {
@@ -255,8 +260,8 @@ impl<'a> Keeper<'a> {
         Ok(tidied.is_owed)
     }
 
-    /// A card that cannot be changed freely any more goes on in another message; the old one is folded as well as it
-    /// can be.
+    /// Continues a card that can no longer be edited freely in a new message; the old one is finalized, best
+    /// effort.
     async fn rotate(&mut self) -> Result<(), StoreError> {
         let Some(kept) = self.kept.as_mut() else { return Ok(()) };
         let run_id = kept.run_id;
@@ -271,7 +276,7 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// The buttons of the card as long as its turn runs: a line that stays as it is has none.
+    /// Returns the buttons of the card while its turn runs; a message that is never edited has none.
     fn buttons(&self, run_id: RunId) -> Vec<Action> {
         let is_open = self.channel.can_edit() && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over());
         if is_open { of_card(run_id) } else { Vec::new() }
@@ -323,7 +328,7 @@ impl<'a> Keeper<'a> {
                         tracing::info!(%run_id, why, "a card is gone");
                         Came::Gone
                     }
-                    // It is there, and another one would say the same: it stands as it is until it says the end.
+                    // The card exists and a new one would repeat it: it stays as is until the final update.
                     EditOutcome::Refused { why } => {
                         tracing::warn!(%run_id, why, "a change of a card was refused");
                         Came::Never
@@ -333,7 +338,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Commits where the card is.
+    /// Commits the state of the card.
     async fn remember(&self, run_id: RunId) -> Result<(), StoreError> {
         let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return Ok(()) };
         let id = self.binding.binding_id;
@@ -341,7 +346,7 @@ impl<'a> Keeper<'a> {
         self.pass.store.write("delivery_card", keep).await
     }
 
-    /// The run is over or its card is not wanted any more: it says so in one line, as well as it can.
+    /// Finalizes a card whose run is over or which is no longer wanted, best effort.
     async fn fold_one(&mut self, run_id: RunId, known: Known) -> Result<(), StoreError> {
         if self.kept.as_ref().is_none_or(|kept| kept.run_id != run_id) {
             let before = self.pass.store.read("delivery_before", move |db| cards::before(db, run_id)).await?;
@@ -363,7 +368,7 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// Folds a card; one whose sending had an uncertain end is looked for first.
+    /// Sends the final update of a card; a card with an unknown send result is looked up first.
     async fn perform_last(&mut self, run_id: RunId) -> Folded {
         let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else {
             return Folded::Yes;

@@ -1,4 +1,4 @@
-//! One go at one binding: what its journal owes the conversation is planned, sent and settled, in order.
+//! Delivers one binding: plans, sends and settles journal rows in order.
 
 use super::Left;
 use super::attached;
@@ -19,49 +19,50 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often in a row the fate of a part may be unknown; then it stays `uncertain`, that is said, and the next one
-/// goes. What is known not to be there (a rate limit, a refusal) may be tried for ever.
+/// Maximum number of consecutive attempts with an unknown result; then the part becomes `uncertain`, a notice
+/// reports the uncertainty, and the next part is sent. Attempts that certainly failed (rate limit, refusal)
+/// are retried without limit.
 const UNCERTAIN_ATTEMPTS_MAX: u64 = 8;
-/// After how many rows that are not shown the checkpoint moves all the same.
+/// Number of rows without output after which the checkpoint is advanced anyway.
 const SILENT_ROWS_MAX: u64 = 1_000;
 
-/// Pause before delivery looks again at what only a repair of the database helps with, in milliseconds.
+/// Delay before a retry after an error that needs a repair of the database, in milliseconds.
 const UNREADABLE_MS: u64 = 60_000;
 
-/// How sending goes on after a part.
+/// Next step after a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// With the next one.
+    /// Send the next part.
     Next,
-    /// With a look at what is planned: a notice was, which comes first.
+    /// Read the planned parts again: a notice was planned, which goes first.
     Look,
-    /// Not now: it was stopped, or a person put the conversation away.
+    /// Stop for now: shutdown, or a person archived the conversation.
     Stop,
 }
 
-/// How a conversation is told.
+/// Rendering of a conversation.
 pub(super) struct Manner {
-    /// Its messages.
+    /// Style of messages.
     pub(super) style: Style,
-    /// Its cards.
+    /// Style of cards.
     pub(super) of_card: Style,
-    /// How often cards change; `None` where there are none.
+    /// Update interval of cards; `None` without cards.
     pub(super) pace: Option<Pace>,
 }
 
-/// One go at one binding.
+/// Delivery of one binding.
 pub(super) struct Pass {
     pub(super) store: Store,
     pub(super) channels: Channels,
     pub(super) live: Live,
     pub(super) metrics: Metrics,
     pub(super) stop: CancellationToken,
-    /// First pause after a part was not taken; doubled each time.
+    /// First retry delay after a failed attempt, in milliseconds; doubled each time.
     pub(super) retry_first_ms: u64,
 }
 
 impl Pass {
-    /// Delivers what a binding is owed, and keeps the card of a turn that runs.
+    /// Delivers pending rows of a binding, and updates the status card of its running turn.
     pub(super) async fn run(&self, due: Due, mut cursor: Option<u64>) -> Left {
         let binding = due.binding;
         let channel = match self.channels.get(&binding.conversation) {
@@ -95,8 +96,8 @@ impl Pass {
         }
     }
 
-    /// Says that delivery to a conversation cannot go on, and rests before it is tried again: for long where only a repair
-    /// of the database helps, of which `doctor` names the conversation then.
+    /// Reports a failed delivery and waits before the retry. If only a repair of the database helps, the wait
+    /// is long and `doctor` names the conversation.
     async fn stands_still(&self, binding: &BindingRow, error: &StoreError) {
         let (session_key, conversation) = (&binding.session_key, &binding.conversation.conversation_id);
         if error.is_for_repair() {
@@ -109,7 +110,7 @@ impl Pass {
         }
     }
 
-    /// Delivers, and then keeps the card until there is something to be delivered again: true then.
+    /// Delivers, then updates the card. Returns true if there is something to deliver again.
     async fn go(
         &self,
         binding: &BindingRow,
@@ -129,7 +130,7 @@ impl Pass {
         Ok((left, goes_on))
     }
 
-    /// How a conversation is told now.
+    /// Returns the effective rendering of a conversation.
     pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> Manner {
         let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
         let style = Style::new(channel.limit(), &stream)
@@ -152,7 +153,7 @@ impl Pass {
         Manner { style, of_card, pace: is_live.then(|| Pace::of(&stream).of_cards()) }
     }
 
-    /// What is recorded of a conversation's styles, with the one that holds now.
+    /// Returns the recorded styles of a conversation, after recording the effective one.
     async fn recorded(
         &self,
         binding: &BindingRow,
@@ -165,7 +166,7 @@ impl Pass {
         }
         let (id, key) = (binding.binding_id, binding.session_key.clone());
         let record = move |tx: &crate::store::Tx<'_>| {
-            // What somebody chose a moment ago is recorded already, and is not taken back.
+            // A verbosity chosen meanwhile is recorded already and must not be overwritten.
             let chosen = rows::one(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
             styles::record(tx, id, &key, &style.told(chosen))
         };
@@ -181,7 +182,7 @@ impl Pass {
         let (id, verbosity) = (binding.binding_id, binding.verbosity);
         let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::one(db, id)?));
         let (saved, known, now) = self.store.read("delivery_checkpoint", read).await?;
-        // Somebody wants it told in another way: the next task knows.
+        // The verbosity has changed: the next task uses the new one.
         if now.is_some_and(|now| now.binding.verbosity != verbosity) {
             return Ok(Left::Unknown);
         }
@@ -195,7 +196,7 @@ impl Pass {
             let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
                 let Some(due) = rows::one(db, id)? else { return Ok(None) };
-                // It was put away, or it is told in another way from some row on that this task does not know of.
+                // Archived, or rendered differently from some row on that this task does not know of.
                 if due.binding.status == BindingStatus::Parked || due.binding.verbosity != verbosity {
                     return Ok(Some((due, None)));
                 }
@@ -203,7 +204,7 @@ impl Pass {
                 Ok(Some((due, Some(batch))))
             });
             let Some((due, batch)) = read.await? else { return Ok(Left::Over) };
-            // It is taken up where it was left: at once, or when somebody takes the conversation out again.
+            // Delivery resumes here at once, or when a person unarchives the conversation.
             let Some(batch) = batch else { return Ok(Left::Unknown) };
             let owed = owed(&due, &batch);
             let parts = parts_of(&due.binding, &styles, &batch, owed.last);
@@ -227,14 +228,14 @@ impl Pass {
                 let binding = due.binding;
                 self.store.write("delivery_plan", move |tx| rows::plan(tx, &binding, &parts)).await?;
                 if is_over {
-                    // What was planned goes out first; the next look finds nothing more and ends it.
+                    // The planned parts are sent first; the next read then ends the binding.
                     cursor = ends_at;
                 }
             }
         }
     }
 
-    /// Sends what is planned, in order. False when it was stopped.
+    /// Sends the planned parts in order. Returns false if it was stopped.
     async fn send_unsettled(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
         let id = binding.binding_id;
         loop {
@@ -263,7 +264,7 @@ impl Pass {
         }
     }
 
-    /// Sends one part until something became of it.
+    /// Sends one part until its result is final.
     async fn send_one(
         &self,
         binding: &BindingRow,
@@ -296,7 +297,7 @@ impl Pass {
         }
     }
 
-    /// Commits what an attempt came to; `None` when the part is to be tried again.
+    /// Commits the result of an attempt; `None` if the part is to be retried.
     async fn became(
         &self,
         binding: &BindingRow,
@@ -350,14 +351,14 @@ impl Pass {
         Ok(None)
     }
 
-    /// The message of a part; `None` when its files are not what was planned.
+    /// Builds the message of a part; `None` if its files differ from what was planned.
     async fn message(
         &self,
         binding: &BindingRow,
         row: &PartRow,
         channel: &dyn Channel,
     ) -> Result<Option<Outgoing>, StoreError> {
-        // It is looked for among other messages of ours, which may say the same: those are known (H12).
+        // A lookup has to tell this message from our others, which may have the same text (H12).
         let (at, since_ms) =
             (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS));
         let others = self.store.read("delivery_others", move |db| replies::others(db, &at, since_ms)).await?;
@@ -378,8 +379,8 @@ impl Pass {
         }))
     }
 
-    /// Commits that this attempt was not taken. After one whose fate is unknown that says nothing about the part: what
-    /// is still on its way may arrive later, and the next process must look too.
+    /// Commits that this attempt failed. After an earlier attempt with an unknown result the part's state is
+    /// kept: that message may still arrive, and the next process must look it up too.
     async fn put_back(
         &self,
         binding: &BindingRow,
@@ -393,7 +394,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Commits what became of a part. When the row that it shows was journaled.
+    /// Commits the result of a part. Returns the time at which its row was journaled.
     pub(super) async fn settle(
         &self,
         binding: &BindingRow,
@@ -431,22 +432,22 @@ impl Pass {
     }
 }
 
-/// What `doctor` calls a conversation that nothing is delivered to.
+/// Returns the name of a conversation without delivery in the report of `doctor`.
 fn trouble(binding: &BindingRow) -> String {
     let at = &binding.conversation;
     format!("conversation {}/{}/{} of {}", at.channel, at.account_id, at.conversation_id, binding.session_key)
 }
 
-/// How far a conversation is told.
+/// Range of rows that a conversation receives.
 struct Owed {
-    /// Number of the last row that it is told.
+    /// Number of the last row.
     last: u64,
-    /// Whether the binding ended and this batch holds everything that it still owes.
+    /// True if the binding ended and this batch holds everything that is still pending.
     is_over: bool,
 }
 
-/// An active binding is told everything. One that was unbound is told what had happened by then; one whose session
-/// was closed is told everything up to that.
+/// Determines the range: everything for an active binding; up to the unbinding for an unbound one; up to the
+/// close for one whose session was closed.
 fn owed(due: &Due, batch: &Batch) -> Owed {
     if due.binding.status != BindingStatus::Ended {
         return Owed { last: u64::MAX, is_over: false };

@@ -1,41 +1,41 @@
-//! How often a part was tried, what that came to, and how long to wait before the next time.
+//! Attempts to deliver one part: their number, their results, and the delay before the next one.
 
 use crate::channel::SendOutcome;
 use crate::store::delivery::{PartRow, PartState};
 
-/// Longest pause after a part was not taken.
+/// Maximum retry delay, in milliseconds.
 const RETRY_LAST_MS: u64 = 30_000;
-/// How long a message may be on its way that was given to the channel under an agent's name: until it is written out
-/// (20 s at most on Discord), until its answer is given up (15 s), and as long again. The clock may be set meanwhile; that
-/// is all that is asked of it.
+/// Time in which a message sent under a persona may still arrive, in milliseconds: until it is written out
+/// (20 s at most on Discord), until its response times out (15 s), and as long again as a margin. Measured by
+/// the wall clock, which may be set meanwhile.
 const ARRIVES_MS: u64 = 60_000;
-/// … and as much longer as its files need, at least at this rate.
+/// Additional time for uploads: minimum upload rate.
 const UPLOAD_BYTES_PER_MS: u64 = 128;
-/// The first pause between two looks for it meanwhile, in milliseconds. Each is as long as all before it, since a look that
-/// does not find it proves nothing: a handful of looks in all, which take from the channel's budget for requests.
+/// First interval between lookups in that time, in milliseconds. Each interval is as long as all before it: a
+/// failed lookup proves nothing, and lookups consume the channel's request budget.
 const ARRIVES_LOOK_MS: u64 = 5_000;
 
-/// The attempts at one part.
+/// Attempts at one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tries {
-    /// How many there were, those of earlier processes too.
+    /// Number of attempts, those of earlier processes included.
     pub(super) attempts: u64,
-    /// Whether nobody knows what became of one of them.
+    /// True if the result of one attempt is unknown.
     pub(super) is_unknown: bool,
-    /// How often in a row nobody knows.
+    /// Number of consecutive attempts with an unknown result.
     pub(super) unknown_in_a_row: u64,
-    /// How often it was refused for its files.
+    /// Number of attempts refused because of the files.
     pub(super) files_refused: u32,
-    /// When it was last given to the channel under an agent's name, as far as it may have got there; milliseconds since
-    /// the Unix epoch.
+    /// Time of the last attempt under a persona that may have reached the channel, in milliseconds since the
+    /// Unix epoch.
     pub(super) persona_at_ms: Option<u64>,
-    /// How long the channel wants to be left alone, in milliseconds.
+    /// Delay requested by the channel, in milliseconds.
     limited_ms: Option<u64>,
     pause_ms: u64,
 }
 
 impl Tries {
-    /// Of a part as its row has it. The first pause is doubled each time.
+    /// Restores the attempts from a part's row. The retry delay doubles each time.
     pub(super) fn of(row: &PartRow, first_pause_ms: u64) -> Self {
         Self {
             attempts: row.attempts,
@@ -48,7 +48,7 @@ impl Tries {
         }
     }
 
-    /// Takes what another attempt came to.
+    /// Records the result of another attempt.
     pub(super) fn note(&mut self, outcome: &SendOutcome) {
         self.attempts += 1;
         let is_unknown = matches!(outcome, SendOutcome::Uncertain { .. });
@@ -64,16 +64,17 @@ impl Tries {
         };
     }
 
-    /// After how long it is to be looked for again, since it may still arrive under an agent's name though it is not
-    /// there: nothing but a look tells whether it did (C10). `None` when it cannot arrive any more. Times in
-    /// milliseconds; the size of its files in bytes.
+    /// Returns the delay before the next lookup, in milliseconds, or `None` once the message cannot arrive
+    /// any longer. A message sent under a persona may arrive after a lookup did not find it, and only a
+    /// lookup can tell (C10). `bytes` is the size of its files.
     pub(super) fn arrives_ms(&self, now_ms: u64, bytes: u64) -> Option<u64> {
         let since_ms = now_ms.abs_diff(self.persona_at_ms?);
         let left_ms = (ARRIVES_MS + bytes / UPLOAD_BYTES_PER_MS).checked_sub(since_ms)?;
         Some(left_ms.clamp(1, since_ms.max(ARRIVES_LOOK_MS)))
     }
 
-    /// The pause before the next attempt, in milliseconds. What the channel asks for makes none of the others longer.
+    /// Returns the delay before the next attempt, in milliseconds. A delay requested by the channel does not
+    /// extend the later ones.
     pub(super) fn pause(&mut self) -> u64 {
         if let Some(ms) = self.limited_ms {
             return ms;
@@ -134,7 +135,8 @@ mod tests {
         assert!(Tries::of(&row(PartState::Sending, 0, None), 1).is_unknown);
     }
 
-    /// What nobody knows stays so until it cannot arrive any more; what provably was not said never arrives.
+    /// An unknown result stays unknown until the message can no longer arrive; a message that was certainly
+    /// not sent never arrives.
     #[test]
     fn c10_what_went_under_a_name_is_waited_for_until_it_cannot_arrive() {
         let sending = |at_ms| Tries::of(&row(PartState::Sending, 1, at_ms), 1);

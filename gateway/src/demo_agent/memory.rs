@@ -1,5 +1,5 @@
-//! Conversations of the demo agent on disk: one file each, appended to before anything is answered, so that the
-//! file is also a log of which prompts arrived.
+//! Conversations of the demo agent on disk, one file each, appended before a response is sent, so that the
+//! file is also a log of received prompts.
 
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -7,53 +7,53 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Longest answer that is remembered.
+/// Maximum size of a stored answer, in bytes.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// One line of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// The first one.
+    /// First line of the file.
     Session {
-        /// Its working directory.
+        /// Working directory.
         cwd: String,
     },
-    /// What was asked.
+    /// Message of the user.
     User {
-        /// The prompt.
+        /// Text of the prompt.
         text: String,
     },
-    /// What was answered.
+    /// Message of the agent.
     Agent {
-        /// The answer, or its beginning.
+        /// Text of the answer, possibly truncated.
         text: String,
     },
 }
 
-/// Where conversations are.
+/// Storage of conversations.
 #[derive(Debug)]
 pub(crate) struct Memory {
     dir: PathBuf,
 }
 
 impl Memory {
-    /// Conversations in `dir`; made when the first one is.
+    /// Uses `dir`, which is created with the first conversation.
     pub(crate) fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    /// The file of a conversation; `None` for what cannot be an id.
+    /// Returns the file of a conversation; `None` for an invalid id.
     fn file(&self, id: &str) -> Option<PathBuf> {
         let fits =
             !id.is_empty() && id.len() <= 64 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         fits.then(|| self.dir.join(format!("{id}.jsonl")))
     }
 
-    /// Appends a line.
+    /// Appends a line to a conversation.
     ///
     /// # Errors
-    /// As the file system has them.
+    /// I/O errors of the file system.
     pub(crate) fn append(&self, id: &str, line: &Line) -> io::Result<()> {
         let path = self.file(id).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
@@ -63,13 +63,13 @@ impl Memory {
         file.write_all(&text)
     }
 
-    /// A conversation; `None` when there is none of that id. A line that was cut off by a crash is left out.
+    /// Reads a conversation; `None` if it does not exist. A line truncated by a crash is skipped.
     pub(crate) fn read(&self, id: &str) -> Option<Vec<Line>> {
         let text = std::fs::read_to_string(self.file(id)?).ok()?;
         Some(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// Ids and working directories of all conversations, by id.
+    /// Returns ids and working directories of all conversations, sorted by id.
     pub(crate) fn list(&self) -> Vec<(String, String)> {
         let Ok(entries) = std::fs::read_dir(&self.dir) else { return Vec::new() };
         let id =

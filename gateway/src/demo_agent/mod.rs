@@ -1,6 +1,5 @@
-//! A deterministic ACP agent inside of this program: for a first run without credentials, for tests, and as the
-//! counterpart of the benches. JSON-RPC lines on standard input and output, one thread that decides and writes,
-//! one that reads.
+//! A deterministic ACP agent inside this program: for a first run without credentials, for tests, and for
+//! benchmarks. JSON-RPC lines on standard input and output; one thread processes and writes, one reads.
 
 pub(crate) mod memory;
 pub(crate) mod script;
@@ -18,22 +17,22 @@ use std::time::Instant;
 use turn::{Progress, Turn};
 use wire::{Incoming, Wire};
 
-/// Lines that may wait to be looked at.
+/// Maximum number of buffered input lines.
 const LINES_MAX: usize = 64;
-/// Longest line that is accepted.
+/// Maximum length of an input line, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Steps of one turn before input is looked at again.
+/// Maximum number of steps of one turn between two checks of the input.
 const BURST: usize = 128;
-/// Exit code of `crash`.
+/// Exit code of the `crash` directive.
 const CRASHED: u8 = 70;
 
-/// A conversation that is open in this process.
+/// Conversation that is open in this process.
 pub(crate) struct Session {
-    /// Its working directory.
+    /// Working directory.
     pub(crate) cwd: PathBuf,
-    /// Its mode: `ask` or `auto`.
+    /// Mode: `ask` or `auto`.
     pub(crate) mode: String,
-    /// Whether everything was allowed once and for all.
+    /// True after an "allow always" answer.
     pub(crate) allow_always: bool,
 }
 
@@ -45,12 +44,12 @@ struct Agent {
     next_request: u64,
 }
 
-/// Runs the agent until its input ends. Conversations are kept under the state directory, or else in the usual
-/// place for state.
+/// Runs the agent until its input ends. Conversations are stored in the state directory, or else in the
+/// default one.
 pub(crate) fn main(state_dir: Option<&Path>) -> ExitCode {
     let dir = state_dir.map_or_else(default_dir, |dir| dir.join("demo-agent"));
     let (sender, lines) = sync_channel(LINES_MAX);
-    // Ends with the process, or at the end of its input.
+    // The thread ends with the process, or at the end of its input.
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
         loop {
@@ -71,7 +70,7 @@ pub(crate) fn main(state_dir: Option<&Path>) -> ExitCode {
     };
     match agent.run(&lines) {
         Ok(code) => code,
-        // Nobody reads what it says.
+        // The reader of standard output is gone.
         Err(_) => ExitCode::SUCCESS,
     }
 }
@@ -86,8 +85,7 @@ fn default_dir() -> PathBuf {
 }
 
 impl Agent {
-    /// Looks at input whenever there is some, and goes on with turns meanwhile. What was written is handed over
-    /// before any wait.
+    /// Processes input as it arrives and advances turns in between. Output is flushed before any wait.
     fn run(&mut self, lines: &Receiver<Vec<u8>>) -> io::Result<ExitCode> {
         loop {
             match self.look(lines)? {
@@ -122,7 +120,7 @@ impl Agent {
         }
     }
 
-    /// The next line; an empty one when a turn has something to do first. `None` at the end of input.
+    /// Returns the next line, or an empty one if a turn can advance first. `None` at the end of input.
     fn look(&mut self, lines: &Receiver<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
         match lines.try_recv() {
             Ok(line) => return Ok(Some(line)),
@@ -164,7 +162,7 @@ impl Agent {
                 }
                 Ok(())
             }
-            // Other notifications are not for us.
+            // Other notifications are ignored.
             (Some(_), None) | (None, None) => Ok(()),
             (None, Some(id)) => {
                 let outcome = incoming.result.and_then(|raw| serde_json::from_str(raw.get()).ok());

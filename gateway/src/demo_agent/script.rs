@@ -1,8 +1,8 @@
-//! What the demo agent does for a prompt: each line is a directive, and what is none is echoed. Pure.
+//! Script of the demo agent: each line of a prompt is a directive, and other lines are echoed. Pure.
 
 use std::collections::VecDeque;
 
-/// What the agent answers to `help`.
+/// Reply to `help`.
 pub(crate) const HELP: &str = "\
 I am the demo agent: deterministic, without a model and without credentials. One directive per line:
   stream N [pace MS] [size B]  N numbered chunks, MS milliseconds apart, B bytes each
@@ -17,54 +17,54 @@ I am the demo agent: deterministic, without a model and without credentials. One
 Everything else is echoed. A turn can be cancelled at any point; a word put in while one runs is repeated.
 ";
 
-/// Most chunks of one directive.
+/// Maximum number of chunks of one directive.
 const CHUNKS_MAX: u64 = 10_000_000;
-/// Largest chunk.
+/// Maximum size of a chunk, in bytes.
 const CHUNK_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Longest pause.
+/// Maximum pause, in milliseconds.
 const PAUSE_MS_MAX: u64 = 3_600_000;
 
-/// One thing to do.
+/// One step of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Say something.
+    /// Send text.
     Text(String),
-    /// Think something.
+    /// Send a thought.
     Thought(String),
-    /// Say numbered chunks, from `next` to `total`.
+    /// Send numbered chunks, from `next` to `total`.
     Stream {
-        /// Number of the next one, from 1.
+        /// Number of the next chunk, from 1.
         next: u64,
-        /// Number of the last one.
+        /// Number of the last chunk.
         total: u64,
-        /// Between two of them.
+        /// Delay between two chunks, in milliseconds.
         pace_ms: u64,
-        /// How large each is, at least.
+        /// Minimum size of a chunk, in bytes.
         bytes: usize,
     },
-    /// Show a plan.
+    /// Send a plan.
     Plan,
-    /// Call a tool.
+    /// Simulate a tool call.
     Tool,
-    /// Ask, and say what came of it.
+    /// Request a permission and report the answer.
     Permission,
-    /// Ask, then write a file.
+    /// Request a permission, then write a file.
     Write {
-        /// Relative to the working directory.
+        /// Path relative to the working directory.
         file: String,
-        /// Its new content.
+        /// New content.
         text: String,
     },
-    /// Say nothing for a while.
+    /// Send nothing for a while.
     Pause {
-        /// How long.
+        /// Duration in milliseconds.
         ms: u64,
     },
     /// End the process.
     Crash,
 }
 
-/// The steps for a prompt.
+/// Returns the steps for a prompt.
 pub(crate) fn steps(prompt: &str) -> VecDeque<Step> {
     let mut steps = VecDeque::new();
     let mut echo = String::new();
@@ -127,8 +127,8 @@ fn stream(rest: &str) -> Option<Step> {
     Some(Step::Stream { next: 1, total, pace_ms, bytes })
 }
 
-/// Writes the text of a numbered chunk: `chunk N`, filled up with `.` to the size, and a newline. Nothing in it
-/// needs an escape in JSON but the newline, which the caller writes.
+/// Writes the text of a numbered chunk: `chunk N`, padded with `.` to the size, and a newline. Only the
+/// newline would need an escape in JSON, and the caller writes it.
 pub(crate) fn chunk(number: u64, bytes: usize, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(b"chunk ");
@@ -138,7 +138,7 @@ pub(crate) fn chunk(number: u64, bytes: usize, out: &mut Vec<u8>) {
     loop {
         at -= 1;
         if let Some(digit) = digits.get_mut(at) {
-            // A digit fits.
+            // The remainder is below 10.
             *digit = b'0' + u8::try_from(left % 10).unwrap_or(0);
         }
         left /= 10;

@@ -1,4 +1,4 @@
-//! One turn of the demo agent: its steps, and what it waits for.
+//! One turn of the demo agent: its remaining steps, and the event it waits for.
 
 use super::Session;
 use super::memory::{ANSWER_BYTES_MAX, Line, Memory};
@@ -10,38 +10,38 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where a turn is after a burst of steps.
+/// State of a turn after a burst of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// More to do, now or later.
+    /// The turn has more steps, now or later.
     Goes,
-    /// It was answered.
+    /// The turn has ended and was answered.
     Ended,
-    /// The process is to end.
+    /// The process must exit.
     Crashed,
 }
 
 #[derive(Debug)]
 enum Wait {
-    /// For nothing: there is something to do.
+    /// Nothing: the next step can run.
     None,
-    /// For a time.
+    /// A point in time.
     Until(Instant),
-    /// For the answer to a question.
+    /// The answer to a permission request.
     Answer { request: u64, tool: String, then: Option<Step> },
 }
 
 /// A turn.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// Of which session.
+    /// Session of the turn.
     pub(crate) session: String,
-    /// The id of `session/prompt`, as it came.
+    /// Id of the `session/prompt` request, as raw JSON.
     id: String,
     steps: VecDeque<Step>,
     wait: Wait,
     cancelled: bool,
-    /// The outcome of the question that was answered.
+    /// Outcome of the answered permission request.
     outcome: Option<Option<Value>>,
     said: String,
     said_bytes: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// A turn for a prompt; `id` is JSON.
+    /// Creates the turn of a prompt; `id` is JSON.
     pub(crate) fn new(id: &str, session: &str, prompt: &str) -> Self {
         Self {
             session: session.to_owned(),
@@ -68,17 +68,17 @@ impl Turn {
         }
     }
 
-    /// Stops it: the next thing it does is to say so.
+    /// Cancels the turn: the next `advance` ends it.
     pub(crate) fn cancel(&mut self) {
         self.cancelled = true;
     }
 
-    /// Puts in a word.
+    /// Adds text to the running turn.
     pub(crate) fn steer(&mut self, text: &str) {
         self.steps.push_front(Step::Text(format!("[steered: {text}]\n")));
     }
 
-    /// Takes an answer of the client, if it is to this turn's question.
+    /// Takes a response of the client if it answers this turn's permission request.
     pub(crate) fn answered(&mut self, id: &str, result: Option<&Value>) {
         if let Wait::Answer { request, .. } = &self.wait
             && id == request.to_string()
@@ -87,7 +87,7 @@ impl Turn {
         }
     }
 
-    /// Whether it can do something now.
+    /// True if the turn can advance now.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.cancelled
             || match &self.wait {
@@ -97,7 +97,7 @@ impl Turn {
             }
     }
 
-    /// When it can do something by itself; `None` when it is due, or waits for an answer.
+    /// Returns the end of a timed wait; `None` if the turn is due, or waits for an answer.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         match &self.wait {
             Wait::Until(at) => Some(*at),
@@ -105,7 +105,7 @@ impl Turn {
         }
     }
 
-    /// Does up to `burst` steps.
+    /// Runs up to `burst` steps.
     pub(crate) fn advance(
         &mut self,
         burst: usize,
@@ -177,7 +177,7 @@ impl Turn {
                 self.wait = Wait::Until(Instant::now() + Duration::from_millis(ms));
                 Ok(())
             }
-            // Taken before.
+            // Handled by `advance`.
             Step::Crash => Ok(()),
         }
     }
@@ -250,7 +250,7 @@ impl Turn {
         }
         let request = *next_request;
         *next_request += 1;
-        // Whoever is asked sees what would be changed.
+        // The permission request shows the change to make.
         let content: Vec<Value> = match &then {
             Some(Step::Write { file, text }) => {
                 change(&session.cwd, file, text).map(|(_, diff)| diff).into_iter().collect()
@@ -274,7 +274,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Goes on after the answer to a question.
+    /// Continues after the answer to a permission request.
     fn settled(
         &mut self,
         tool: &str,
@@ -313,7 +313,7 @@ impl Turn {
     }
 
     fn end(&mut self, reason: &str, memory: &Memory, wire: &mut Wire) -> io::Result<Progress> {
-        // A conversation that cannot be kept now is found out with the next prompt.
+        // A failure to save the conversation shows up with the next prompt.
         let _ = memory.append(&self.session, &Line::Agent { text: std::mem::take(&mut self.said) });
         let (input, output) = (self.prompt_bytes.div_ceil(4), self.said_bytes.div_ceil(4));
         let usage = json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output});
@@ -322,14 +322,14 @@ impl Turn {
     }
 }
 
-/// Writes a file in the working directory, and nowhere else. What that changed, as ACP has it.
+/// Writes a file in the working directory, and nowhere else. Returns the change as an ACP diff.
 fn write(cwd: &Path, file: &str, text: &str) -> io::Result<Value> {
     let (path, diff) = change(cwd, file, text)?;
     std::fs::write(&path, text)?;
     Ok(diff)
 }
 
-/// Which file that would be, and what it would change.
+/// Returns the path of the file and the diff that a write would make.
 fn change(cwd: &Path, file: &str, text: &str) -> io::Result<(PathBuf, Value)> {
     let path = Path::new(file);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {

@@ -1,4 +1,4 @@
-//! The demo agent's output: JSON-RPC lines, gathered in a buffer and handed over before any wait.
+//! Output of the demo agent: buffered JSON-RPC lines, flushed before any wait.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -6,35 +6,35 @@ use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
-/// A line of the client.
+/// Line from the client.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Incoming<'a> {
-    /// Of a request or an answer; as it came.
+    /// Id of a request or a response, as raw JSON.
     #[serde(borrow, default)]
     pub(crate) id: Option<&'a RawValue>,
-    /// Of a request or a notification.
+    /// Method of a request or a notification.
     #[serde(borrow, default)]
     pub(crate) method: Option<Cow<'a, str>>,
-    /// Of a request or a notification.
+    /// Parameters of a request or a notification.
     #[serde(borrow, default)]
     pub(crate) params: Option<&'a RawValue>,
-    /// Of an answer that is no error.
+    /// Result of a successful response.
     #[serde(borrow, default)]
     pub(crate) result: Option<&'a RawValue>,
 }
 
-/// Where lines go.
+/// Writer of output lines.
 pub(crate) struct Wire {
     out: BufWriter<StdoutLock<'static>>,
 }
 
 impl Wire {
-    /// Takes standard output.
+    /// Locks standard output.
     pub(crate) fn new() -> Self {
         Self { out: BufWriter::with_capacity(128 * 1024, io::stdout().lock()) }
     }
 
-    /// Hands over what is in the buffer.
+    /// Flushes the buffer.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
@@ -44,38 +44,38 @@ impl Wire {
         self.out.write_all(b"\n")
     }
 
-    /// Answers a request; `id` is JSON.
+    /// Sends a response; `id` is JSON.
     pub(crate) fn result(&mut self, id: &str, result: &Value) -> io::Result<()> {
         write!(self.out, r#"{{"jsonrpc":"2.0","id":{id},"result":"#)?;
         serde_json::to_writer(&mut self.out, result)?;
         self.out.write_all(b"}\n")
     }
 
-    /// Refuses a request; `id` is JSON.
+    /// Sends an error response; `id` is JSON.
     pub(crate) fn error(&mut self, id: &str, code: i64, message: &str) -> io::Result<()> {
         write!(self.out, r#"{{"jsonrpc":"2.0","id":{id},"error":"#)?;
         serde_json::to_writer(&mut self.out, &json!({"code": code, "message": message}))?;
         self.out.write_all(b"}\n")
     }
 
-    /// Asks the client; `id` is a number.
+    /// Sends a request to the client.
     pub(crate) fn request(&mut self, id: u64, method: &str, params: &Value) -> io::Result<()> {
         self.line(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
     }
 
-    /// `session/update`.
+    /// Sends `session/update`.
     pub(crate) fn update(&mut self, session: &str, update: &Value) -> io::Result<()> {
         let params = json!({"sessionId": session, "update": update});
         self.line(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}))
     }
 
-    /// `session/update` with a piece of text.
+    /// Sends `session/update` with a piece of text.
     pub(crate) fn chunk(&mut self, session: &str, kind: &str, text: &str) -> io::Result<()> {
         let content = json!({"type": "text", "text": text});
         self.update(session, &json!({"sessionUpdate": kind, "content": content}))
     }
 
-    /// The same for an answer whose text needs no escapes, with a newline at its end: the fast path.
+    /// Fast path of `chunk` for answer text that needs no escapes; appends a newline.
     pub(crate) fn plain_chunk(&mut self, session: &str, text: &[u8]) -> io::Result<()> {
         self.out.write_all(br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":""#)?;
         self.out.write_all(session.as_bytes())?;

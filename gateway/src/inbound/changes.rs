@@ -1,4 +1,4 @@
-//! What channels bring in: messages, changes to them, and what happens to conversations.
+//! The inbound port of channels: messages, edits and deletions, and changes of conversations.
 
 use super::{Inlet, Inner};
 use crate::agents;
@@ -19,18 +19,18 @@ use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The most that is suggested at once.
+/// Maximum number of suggestions.
 const SUGGESTIONS_MAX: usize = 25;
-/// Sessions that are looked through for those that are somebody's.
+/// Maximum number of sessions searched for those of one person.
 const SESSIONS_MAX: u32 = 1_000;
-/// Why a change to a message waits.
+/// Reason for deferring a change to a message.
 pub(super) const UNDONE: &str = "the message is kept and not done yet";
 
-/// What a message became.
+/// Result of a message so far.
 enum Became {
-    /// This run; and whether it is a command.
+    /// Run of the message; true if the message is a command.
     Run(SessionKey, RunId, bool),
-    /// Nothing yet: what may become of it is known once it is done. Whether it is a command.
+    /// Not executed yet, so the result is unknown. True if the message is a command.
     Undone(bool),
     /// Nothing that could be changed.
     Nothing,
@@ -93,7 +93,7 @@ impl Inbox for Inlet {
                 Change::Archived { by_person: true } => self.inner.park(&at, true).await,
                 Change::Unarchived => self.inner.park(&at, false).await,
                 Change::Gone { why } => self.inner.gone(&at, &why).await,
-                // The service takes it out again by itself as soon as something is said there.
+                // Discord unarchives the thread automatically when a message is posted in it.
                 Change::Archived { by_person: false } | Change::Renamed => Ok(Changed::Nothing),
             };
             done.unwrap_or_else(|failure| {
@@ -159,8 +159,8 @@ impl Inbox for Inlet {
     }
 }
 
-/// Whether what failed may be done in a moment. A session that is gone, or whose agent may not run any more, says the
-/// same when it is asked again.
+/// True if the failure may be temporary. A closed session, or an agent that is no longer allowed, fails the
+/// same way again.
 fn is_for_now(failure: &Failure) -> bool {
     failure.retryable || matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable)
 }
@@ -181,7 +181,7 @@ fn said_of(outcome: &Outcome, is_private: bool) -> Said {
     }
 }
 
-/// Those that begin with the prefix, then those that hold it.
+/// Returns the suggestions with this prefix first, then other matches.
 fn best(found: Vec<Suggestion>, prefix: &str) -> Vec<Suggestion> {
     let wanted = prefix.trim().to_lowercase();
     let rank = |it: &Suggestion| {
@@ -199,8 +199,8 @@ fn best(found: Vec<Suggestion>, prefix: &str) -> Vec<Suggestion> {
 }
 
 impl Inlet {
-    /// Changes the prompt of a message, if it still waits. In the turn of its conversation, so that a message that is
-    /// being taken is taken first.
+    /// Changes the queued prompt of a message. Runs in the conversation queue, after a message that is being
+    /// processed.
     async fn amend(&self, at: &ConversationRef, message_id: &str, change: QueuedChange) -> Amended {
         let lane = self.inner.lane(at);
         let turn = lane.lock().await;
@@ -226,7 +226,7 @@ impl Inner {
         message_id: &str,
         change: QueuedChange,
     ) -> Result<Amended, Failure> {
-        // What a command says is not what its prompt says.
+        // The prompt of a command differs from the text of its message.
         let is_no_word = |is_command| is_command && matches!(change, QueuedChange::Reword(_));
         let (session, run_id) = match self.became(at, message_id).await? {
             Became::Run(_, _, is_command) | Became::Undone(is_command) if is_no_word(is_command) => {
@@ -236,7 +236,7 @@ impl Inner {
             Became::Undone(_) => return Ok(Amended::Later { why: UNDONE.to_owned() }),
             Became::Nothing => return Ok(Amended::NotOurs),
         };
-        // Done again it is the same: there is nothing to be remembered under a key of its own.
+        // Idempotent, so it needs no derived key.
         let now = self.service.queued(&session, run_id, change, IdempotencyKey::mint()).await?;
         Ok(match now {
             QueuedNow::Done => Amended::Done,
@@ -244,7 +244,8 @@ impl Inner {
         })
     }
 
-    /// What a message became. One that is being taken is taken: that is asked in the turn of its conversation.
+    /// Returns the result of a message. Call it in the conversation queue, so that a message in progress is
+    /// complete.
     async fn became(&self, at: &ConversationRef, message_id: &str) -> Result<Became, Failure> {
         let (at, id) = (at.clone(), message_id.to_owned());
         let Some(row) = self.store.read("inbox_row", move |db| inbox::get(db, &at, &id)).await? else {
@@ -275,7 +276,7 @@ impl Inner {
         Ok(if is_parked { Changed::Parked } else { Changed::Resumed })
     }
 
-    /// Nobody can say anything there any more: its binding ends, and its session too unless it is bound elsewhere.
+    /// Handles a deleted conversation: ends its binding, and closes a session without other bindings.
     async fn gone(&self, at: &ConversationRef, why: &str) -> Result<Changed, Failure> {
         let of = at.clone();
         let found = self.store.read("binding_gone", move |db| {
@@ -326,7 +327,7 @@ impl Inner {
 }
 
 impl Inner {
-    /// The open sessions that somebody may hear of, the one used last first: the same as `/acp sessions` lists.
+    /// Returns the open sessions that a person may see, last used first: the same as `/acp sessions` lists.
     async fn visible(&self, at: &ConversationRef, author_id: &str) -> Result<Vec<SessionRow>, Failure> {
         let rows = self.service.sessions(false, SESSIONS_MAX).await?;
         let standing = self.channels.get(at).map_or(Standing::Person, |channel| channel.standing(author_id));
@@ -345,7 +346,7 @@ impl Inner {
     }
 }
 
-/// One key for each binding that lost its conversation.
+/// Returns the idempotency key for closing the session of a deleted conversation.
 fn gone_key(id: BindingId) -> Result<IdempotencyKey, Failure> {
     IdempotencyKey::parse(&format!("gone:{}", nonce_of(&["gone", &id.to_string()])))
         .map_err(|error| Failure::new(Code::Runtime, error.to_string()))

@@ -1,6 +1,6 @@
-//! What somebody waits for an answer to (a slash command, a click) is kept before it is called taken. Then whoever brought
-//! it says what came of it; where nobody is there to do that (a kill, an acknowledgement that may not have arrived), the
-//! gateway does it all the same and says so in the conversation.
+//! Reservations: an interaction (slash command, click) is committed before it is acknowledged. Its adapter
+//! then sends the response. If the adapter cannot (a kill, an acknowledgement that may be lost), the gateway
+//! executes the interaction anyway and reports it in the conversation.
 
 use super::{Inlet, Inner, check, lane_of};
 use crate::channel::{AnswerShown, Claim, Kept, PartKind};
@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a commit that was begun may take beyond the patience of whoever waits.
+/// Maximum duration of a started commit beyond the caller's patience.
 const COMMIT: Duration = Duration::from_millis(500);
-/// Why what was kept is not done.
+/// Reason recorded for a withdrawn reservation.
 const NOT_HEARD: &str = "not-acknowledged";
 
-/// A message: its conversation, and the channel's id of it.
+/// Key of a message: its conversation, and the channel's message id.
 pub(super) type Key = (ConversationRef, String);
 
-/// What whoever brought it is at.
+/// Reservations held by adapters.
 #[derive(Debug, Default)]
 pub(super) struct Claims(Mutex<HashSet<Key>>);
 
@@ -35,12 +35,12 @@ impl Claims {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody holds a message.
+    /// True if an adapter holds a reservation on the message.
     pub(super) fn is_held(&self, inbound: &Inbound) -> bool {
         self.all().contains(&key_of(inbound))
     }
 
-    /// Nobody need hold a message any more: it is done.
+    /// Removes the reservation of a message that is done.
     pub(super) fn end(&self, inbound: &Inbound) {
         self.all().remove(&key_of(inbound));
     }
@@ -50,14 +50,14 @@ pub(super) fn key_of(inbound: &Inbound) -> Key {
     (lane_of(&inbound.conversation), inbound.message_id.clone())
 }
 
-/// Holds a message as long as it lives. What is not done or not told by then is without whoever brought it.
+/// Guard of a reservation. When dropped, an interaction that is not complete is left to the gateway.
 struct Hold {
     inner: Arc<Inner>,
     key: Key,
 }
 
 impl Hold {
-    /// None when somebody holds it.
+    /// Reserves the message; `None` if it is reserved already.
     fn of(inner: &Arc<Inner>, inbound: &Inbound) -> Option<Self> {
         let key = key_of(inbound);
         let is_free = inner.claims.all().insert(key.clone());
@@ -73,7 +73,7 @@ impl Drop for Hold {
     }
 }
 
-/// What was found or made of a message.
+/// State of the message's inbox row before the reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Row {
     New,
@@ -96,7 +96,7 @@ impl Inlet {
             return Kept::Not { why: failure.to_string() };
         }
         let Some(hold) = Hold::of(&self.inner, &message) else { return Kept::Repeated };
-        // Whoever is first decides: the writer that it is written, or the end of patience that it never is.
+        // The first swap decides: either the writer writes the row, or after a timeout it is never written.
         let decided = Arc::new(AtomicBool::new(false));
         let (begun, said) = (Arc::clone(&decided), message.clone());
         let insert = move |tx: &Tx<'_>| match begun.swap(true, Ordering::SeqCst) {
@@ -109,7 +109,7 @@ impl Inlet {
         if done.is_err() && decided.swap(true, Ordering::SeqCst) {
             done = tokio::time::timeout(COMMIT, &mut write).await;
             if done.is_err() {
-                // Who looks for what is left to be done looks when the commit has come to its end, and not before.
+                // The reservation is held until the commit has finished, so that no retry runs before.
                 tokio::spawn(async move {
                     drop(write.await);
                     drop(hold);
@@ -129,7 +129,7 @@ impl Inlet {
         kept
     }
 
-    /// See [`crate::channel::Inbox::withdraw`]. In the turn of its conversation, so that what is being done is done first.
+    /// See [`crate::channel::Inbox::withdraw`]. Runs in the conversation queue, after a message in progress.
     pub(super) async fn take_back(&self, message: Inbound) -> bool {
         let lane = self.inner.lane(&message.conversation);
         let turn = lane.lock().await;
@@ -182,15 +182,15 @@ impl Inlet {
 }
 
 impl Inner {
-    /// Whether what came of a message is for whoever brought it to say, who is there.
+    /// True if the message's adapter sends the response and still holds the reservation.
     pub(super) fn is_told_by_caller(&self, inbound: &Inbound) -> bool {
         inbound.answer == inbox::Answer::ByCaller && self.claims.is_held(inbound)
     }
 }
 
-/// What a conversation is told of a slash command or a click whose answer nobody else gave, or perhaps nobody:
-/// `caller_tells` when it was done in time and only its answer may be missing. What is for one person alone is not said
-/// there. `is_markdown`: whether it is read there.
+/// Builds the text for a conversation about an interaction whose response may not have been delivered.
+/// `caller_tells` is true if the interaction was executed in time and only its response may be missing. A
+/// private response is not repeated. `is_markdown`: the conversation renders Markdown.
 pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_markdown: bool) -> String {
     let command = command::parse(&inbound.text);
     let words: Vec<&str> = inbound.text.split_whitespace().take(2).collect();
@@ -208,7 +208,7 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
     match outcome {
         Outcome::Ignored { .. } => String::new(),
         Outcome::Refused { failure, .. } if is_private => {
-            // What happened is for them alone; what helps is the same for everybody.
+            // What happened is private; the next step is the same for everybody.
             let over = over(command.as_ref(), failure).unwrap_or_default();
             format!("{what}{over}. Next: {}", told::next(failure))
         }
@@ -219,8 +219,8 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
     }
 }
 
-/// Why an answer to a question does not help however often it is given: a press names its question, which is over; what was
-/// typed may have meant none or several.
+/// Returns why repeating an answer to a permission request is useless: a click names its request, which is
+/// settled; a typed answer may have matched none or several.
 fn over(command: Option<&Command>, failure: &Failure) -> Option<&'static str> {
     let Some(Command::On { act: Act::Answer(args), .. }) = command else { return None };
     let is_one = args.permission.as_deref().is_some_and(|id| named(id).is_some());

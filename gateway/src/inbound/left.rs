@@ -1,7 +1,8 @@
-//! What is left to be done or told of what people said: after a restart, or because the store or the channel was away.
+//! Retry of unfinished messages and replies: after a restart, or because the store or the channel was
+//! unavailable.
 //!
-//! In each conversation one at a time tells what was done and not told, in the order of the messages. Nobody who brings a
-//! message waits for that, and no conversation waits for another one.
+//! In each conversation one worker sends the pending replies, in the order of the messages. Incoming messages
+//! do not wait for it, and conversations are independent.
 
 use super::keep::{Key, key_of};
 use super::tell::Before;
@@ -19,22 +20,22 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-/// How many messages of a conversation are looked at in one go.
+/// Maximum number of messages of a conversation read at once.
 const ROWS: u64 = 256;
-/// In how many conversations at once something that was left is taken up.
+/// Maximum number of conversations retried concurrently.
 const AT_ONCE: usize = 64;
-/// First and longest pause before messages that could not be settled are taken up again, in milliseconds.
+/// First and maximum delay before messages that are not settled are retried, in milliseconds.
 const RETRY_MS: (u64, u64) = (1_000, 30_000);
 
-/// What was done and not told yet.
+/// Pending replies.
 #[derive(Debug, Default)]
 pub(super) struct Untold(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Where somebody is at it, and whether there is more since they looked.
+    /// Conversations with an active worker; true if more replies arrived since the worker's last read.
     busy: HashMap<ConversationRef, bool>,
-    /// What this process did and nobody has begun to tell.
+    /// Messages executed by this process whose reply was not attempted yet.
     new: HashSet<Key>,
 }
 
@@ -43,7 +44,8 @@ impl Untold {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is done just now, so that nobody can have told it.
+    /// Marks a message as executed just now, so that its reply was certainly not sent; `false` removes the
+    /// mark.
     pub(super) fn is_new(&self, inbound: &Inbound, is_so: bool) {
         let (mut state, key) = (self.lock(), key_of(inbound));
         if is_so {
@@ -53,13 +55,13 @@ impl Untold {
         };
     }
 
-    /// Somebody begins to tell it. Whether they are the first.
+    /// Claims the reply. Returns true for the first attempt in this process.
     fn is_first(&self, inbound: &Inbound) -> bool {
         self.lock().new.remove(&key_of(inbound))
     }
 }
 
-/// Somebody who tells what was not told in a conversation.
+/// Worker that sends the pending replies of a conversation.
 struct Telling<'a> {
     inner: &'a Inner,
     at: ConversationRef,
@@ -67,7 +69,7 @@ struct Telling<'a> {
 }
 
 impl<'a> Telling<'a> {
-    /// None where somebody is at it: they look again before they end.
+    /// Starts a worker; `None` if one is active already, which then reads again before it ends.
     fn begin(inner: &'a Inner, at: &ConversationRef) -> Option<Self> {
         let at = lane_of(at);
         match inner.untold.lock().busy.entry(at.clone()) {
@@ -82,7 +84,7 @@ impl<'a> Telling<'a> {
         }
     }
 
-    /// Whether there is more since they looked; if not, they are done.
+    /// True if more replies arrived since the last read; otherwise the worker ends.
     fn has_more(&mut self) -> bool {
         let mut state = self.inner.untold.lock();
         let has_more = state.busy.insert(self.at.clone(), false).unwrap_or(false);
@@ -97,7 +99,7 @@ impl<'a> Telling<'a> {
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            // It could not be told: later, with what came since.
+            // A reply could not be sent: retried later, with newer ones.
             self.inner.untold.lock().busy.remove(&self.at);
             self.inner.left.notify_one();
         }
@@ -105,8 +107,8 @@ impl Drop for Telling<'_> {
 }
 
 impl Inlet {
-    /// At start, before any channel is opened: takes up messages that something is still to be done about, or told. How
-    /// many were settled.
+    /// Processes unfinished messages and replies at start, before any channel is opened. Returns the number
+    /// of settled messages.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -126,7 +128,7 @@ impl Inlet {
         Ok(settled)
     }
 
-    /// Takes up again what could not be settled (a full disk, a channel that takes nothing), until it is or `stop`.
+    /// Retries messages that could not be settled (full disk, channel unavailable), until they are or `stop`.
     pub(crate) async fn keep(self, stop: CancellationToken) {
         self.inner.left.notify_one();
         let mut health = self.inner.store.health();
@@ -136,7 +138,7 @@ impl Inlet {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.inner.left.notified() => {}
-                // What nobody served may be told now.
+                // A new adapter may make replies deliverable.
                 Ok(()) = adapters.changed() => {}
             }
             tokio::select! {
@@ -146,7 +148,7 @@ impl Inlet {
                 () = healed(&mut health) => {}
             }
             pause_ms = (pause_ms * 2).min(RETRY_MS.1);
-            // What is left at the end is taken up by the next start.
+            // Unfinished work is resumed by the next start.
             let is_settled = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -160,7 +162,8 @@ impl Inlet {
         }
     }
 
-    /// Takes up what was left. Whether nothing is left after that but what somebody is at, or waits for its adapter.
+    /// Retries all unsettled messages. True if the remaining ones are in progress elsewhere or wait for an
+    /// adapter.
     async fn settles_all(&self) -> bool {
         let Ok(settled) = self.resume().await else { return false };
         if settled > 0 {
@@ -175,7 +178,7 @@ impl Inlet {
     }
 }
 
-/// How many were settled by a task that has ended.
+/// Returns the number of messages settled by a task that has ended.
 fn ended(task: Option<Result<usize, tokio::task::JoinError>>) -> usize {
     let settled = task.transpose().map_err(|error| {
         tracing::error!(%error, "the task of a conversation ended out of order");
@@ -183,7 +186,7 @@ fn ended(task: Option<Result<usize, tokio::task::JoinError>>) -> usize {
     settled.ok().flatten().unwrap_or(0)
 }
 
-/// Waits until what could not be committed can be again.
+/// Waits until the store accepts commits again.
 async fn healed(health: &mut watch::Receiver<Health>) {
     while health.changed().await.is_ok() {
         if *health.borrow_and_update() == Health::Well {
@@ -194,11 +197,11 @@ async fn healed(health: &mut watch::Receiver<Health>) {
 }
 
 impl Inner {
-    /// Does and tells what is left in a conversation. How many messages were settled.
+    /// Executes and answers the unfinished messages of a conversation. Returns the number of settled ones.
     async fn take_up(&self, at: &ConversationRef) -> usize {
         let of = at.clone();
         let undone = self.store.read("inbox_undone", move |db| inbox::undone(db, &of, ROWS)).await;
-        // Whoever brought it is at it.
+        // A reserved message is left to its adapter.
         let is_left = |row: &InboxRow| !self.claims.is_held(&row.inbound);
         for row in undone.unwrap_or_default().into_iter().filter(is_left) {
             let message_id = row.inbound.message_id.clone();
@@ -210,7 +213,8 @@ impl Inner {
         self.tell_left(at).await
     }
 
-    /// Tells what was done in a conversation and not told yet, unless somebody is at that. How many messages were settled.
+    /// Sends the pending replies of a conversation, unless a worker is active. Returns the number of settled
+    /// messages.
     pub(super) async fn tell_left(&self, at: &ConversationRef) -> usize {
         let mut settled = 0;
         let Some(mut telling) = Telling::begin(self, at) else { return settled };
@@ -225,7 +229,7 @@ impl Inner {
                 }
                 let (message_id, around) = (row.inbound.message_id.clone(), span(&row.inbound));
                 if let Err(failure) = self.tell_one(row, outcome).instrument(around).await {
-                    // What came of later ones is not told before it.
+                    // Later replies must not overtake this one.
                     tracing::info!(message_id, %failure, "what came of a message is told later");
                     return settled;
                 }
@@ -238,7 +242,7 @@ impl Inner {
         }
     }
 
-    /// Tells what came of a message, and settles it.
+    /// Sends the reply to a message, and settles the message.
     async fn tell_one(&self, row: InboxRow, outcome: Outcome) -> Result<(), Failure> {
         let before = match (self.untold.is_first(&row.inbound), row.caller_tells) {
             (true, _) => Before::Nobody,

@@ -1,4 +1,4 @@
-//! What whoever said something is told of what came of it: once, with a nonce that follows from the message.
+//! Replies to messages: sent once, with a nonce derived from the message.
 
 use super::keep::late;
 use super::{Inner, root_nonce};
@@ -12,37 +12,37 @@ use crate::store::replies::{self, Apart};
 use acp_shared::codes::Code;
 use std::time::Duration;
 
-/// How often a reply is tried before it is left for later.
+/// Maximum number of attempts before a reply is deferred.
 const REPLY_ATTEMPTS_MAX: u32 = 3;
-/// The longest that a reply waits for a channel that takes no more for now, in milliseconds.
+/// Maximum wait for a rate-limited channel, in milliseconds.
 const REPLY_LIMIT_MS: u64 = 5_000;
-/// The longest that a signal may take, in milliseconds.
+/// Maximum duration of a reaction, in milliseconds.
 const SIGNAL_MS: u64 = 10_000;
 
-/// Who may have told them before.
+/// Sender of a possible earlier reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
-    /// It was done just now.
+    /// The message was executed just now: no reply was sent.
     Nobody,
-    /// The gateway, in the conversation.
+    /// The gateway may have replied in the conversation.
     Perhaps,
-    /// Whoever brought it, since it was done for them to tell; or the gateway after them.
+    /// The adapter may have responded to the interaction, or the gateway after it.
     PerhapsByCaller,
 }
 
-/// A message of a reply that was sent.
+/// Sent message of a reply.
 pub(super) struct Reply {
-    /// Its nonce.
+    /// Nonce of the message.
     pub(super) nonce: String,
-    /// The channel's id of it, and what it says.
+    /// The channel's message id, and the text.
     pub(super) message: ButtonMessage,
-    /// Whether it has the buttons of the outcome.
+    /// True if the message has the buttons of the outcome.
     pub(super) has_buttons: bool,
 }
 
 impl Inner {
-    /// Tells the person what came of it, once: the reply's nonce follows from the message id. The channel's ids of what
-    /// was said.
+    /// Sends the reply to a message, once: its nonce is derived from the message id. Returns the sent
+    /// messages.
     pub(super) async fn tell(
         &self,
         inbound: &Inbound,
@@ -53,7 +53,7 @@ impl Inner {
         if outcome.is_shown() {
             return Ok(Vec::new());
         }
-        // It waits for its adapter, as what agents say does.
+        // Deferred until an adapter serves the conversation, like the agent's output.
         let channel = self.channels.get(&inbound.conversation).map_err(Failure::from)?;
         let text = match inbound.answer {
             Answer::ByMessage => outcome.text(),
@@ -105,7 +105,8 @@ impl Inner {
         Ok(said)
     }
 
-    /// What tells a reply from what else the gateway says in the conversation: known before it is sent (H12).
+    /// Returns what distinguishes the reply from the gateway's other messages; committed before sending
+    /// (H12).
     async fn apart(
         &self,
         inbound: &Inbound,
@@ -118,8 +119,9 @@ impl Inner {
         self.store.write("reply_begin", begin).await.map_err(Failure::from)
     }
 
-    /// Sends one message of a reply until it is there, and gives the channel's id of it. One whose fate is unknown (the
-    /// answer was lost, or an earlier process may have sent it) is looked for first, and never sent blindly.
+    /// Sends one message of a reply and returns the channel's message id. If an earlier attempt has an
+    /// unknown result (response lost, or made by an earlier process), the message is looked up first and
+    /// never sent blindly.
     async fn reply(
         &self,
         channel: &dyn Channel,
@@ -166,7 +168,7 @@ impl Inner {
         Err(failure.origin("gateway").retryable())
     }
 
-    /// Shows whoever said something that the agent has it. Nobody waits for that.
+    /// Acknowledges a prompt with a reaction, in the background.
     pub(super) fn show(&self, inbound: &Inbound, outcome: &Outcome) {
         let Outcome::Prompted { queued_behind, .. } = outcome else { return };
         let Ok(channel) = self.channels.get(&inbound.conversation) else { return };

@@ -1,4 +1,4 @@
-//! The way to a session's actor: its two lanes, both bounded, and who makes it.
+//! Access to a session's actor: creation, and the two bounded queues.
 
 use super::Manager;
 use crate::core::actor::{Answered, Command, Keyed};
@@ -9,15 +9,16 @@ use acp_shared::ids::SessionKey;
 use std::sync::PoisonError;
 use tokio::sync::{mpsc, oneshot};
 
-/// Commands that may wait for one session.
+/// Maximum number of queued commands of a session.
 const MAILBOX_MAX: usize = 64;
-/// Cancels, closes and permission answers that may wait for one session.
+/// Maximum number of queued cancels, closes and permission answers of a session.
 const URGENT_MAX: usize = 16;
 
-/// The detail of what is refused because the gateway ends: nothing was done, and the next one may be asked.
+/// Detail code of requests refused because the gateway is shutting down: nothing was done, and a retry may
+/// succeed.
 pub(crate) const ENDING: &str = "GATEWAY_ENDING";
 
-/// The ways into a session's task.
+/// Senders to a session's task.
 #[derive(Clone)]
 pub(super) struct Actor {
     mailbox: mpsc::Sender<Envelope>,
@@ -25,7 +26,7 @@ pub(super) struct Actor {
 }
 
 impl Manager {
-    /// Hands a command to the session's actor and waits for the answer.
+    /// Sends a command to the session's actor and waits for the response.
     pub(super) async fn ask(
         &self,
         session: &SessionKey,
@@ -35,7 +36,7 @@ impl Manager {
         if self.deps.store.session(session.clone()).await.map_err(Failure::from)?.is_none() {
             return Err(Failure::of(Code::NoSession));
         }
-        // An actor that went to rest just now drops the command unread: once more, with a new one.
+        // An actor that just stopped when idle drops the command unread: retry with a new actor.
         for _ in 0..3 {
             let actor = self.actor(session);
             let (reply, answer) = oneshot::channel();
@@ -66,13 +67,13 @@ impl Manager {
         Err(Failure::of(Code::BackendUnavailable).detail(ENDING).retryable())
     }
 
-    /// The session's actor; made when there is none. When the database does not let it be made just now it is tried on:
-    /// a session that was committed a moment ago may have a run that nobody asks for again.
+    /// Returns the session's actor; creates it if needed. If the database prevents the creation, the actor's
+    /// task keeps retrying: a session that was just committed may have a run that no client requests again.
     pub(super) fn actor(&self, key: &SessionKey) -> Actor {
         self.actor_with(key, Patience::UntilStop)
     }
 
-    /// The same, with what becomes of it when it cannot be made.
+    /// Like `actor`, with the retry policy of the creation.
     pub(super) fn actor_with(&self, key: &SessionKey, patience: Patience) -> Actor {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {

@@ -1,4 +1,4 @@
-//! Making a session: what is asked before anything is made, and the one transaction that makes it.
+//! Creation of a session: the checks, and the single transaction.
 
 use super::{Manager, caps_of, fingerprint, over_cap};
 use crate::bindings::{new_binding, to_be_made};
@@ -26,12 +26,12 @@ use std::time::Duration;
 const BACKEND_WAIT: Duration = Duration::from_secs(5);
 
 impl Manager {
-    /// Makes a session (with binding and first run, all or nothing) and starts its agent.
+    /// Creates a session (with binding and first run, all or nothing) and starts its agent.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`,
-    /// `USAGE` (label), `NO_SESSION` (of the spawner),
-    /// `ACP_STORE_UNAVAILABLE`, `ACP_IDEMPOTENCY_CONFLICT`: nothing was made.
+    /// `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`, `ACP_LIMIT_REACHED`, `ACP_DISABLED`,
+    /// `ACP_DISPATCH_DISABLED`, `USAGE` (label), `NO_SESSION` (of the spawner), `ACP_STORE_UNAVAILABLE`,
+    /// `ACP_IDEMPOTENCY_CONFLICT`: nothing was created.
     pub(crate) async fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Result<Spawned, Failure> {
         let mut policy = self.deps.live.policy(&Scope::of(request.bind.as_ref()));
         if let Some(backend) = request.configured.as_ref().and_then(|it| it.backend.clone()) {
@@ -60,7 +60,7 @@ impl Manager {
         let windows = match (&request.bind, &request.configured) {
             (None, _) => BindingWindows::default(),
             (Some(_), None) => policy.may_bind(Bind::Spawn)?,
-            // Who runs the gateway asks for it, so that only the switches hold, and no window does.
+            // A static binding is the operator's: only the switches apply, and no timeouts.
             (Some(_), Some(_)) => policy.may_bind(Bind::Focus).map(|_| BindingWindows::default())?,
         };
         if let Some(label) = &request.label {
@@ -86,7 +86,7 @@ impl Manager {
         let (session, run) = (tx.session.clone(), tx.run.clone());
         match self.deps.store.spawn_session(tx).await {
             Ok(()) => observe::spawned(&session, run.as_ref()),
-            // The same key a moment ago, from another connection: its answer is ours.
+            // Another connection used the same key just now: return its response.
             Err(StoreError::KeyTaken { .. }) => {
                 let before = self.spawned_before(&keyed).await?;
                 return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
@@ -123,7 +123,7 @@ impl Manager {
         Err(policy.without_backend(failure.retryable()))
     }
 
-    /// Only an open session spawns another one.
+    /// Fails unless the spawning session is open.
     async fn check_spawner(&self, spawner: Option<&SessionKey>) -> Result<(), Failure> {
         let Some(spawner) = spawner else { return Ok(()) };
         let row = self.deps.store.session(spawner.clone()).await.map_err(Failure::from)?;
@@ -244,7 +244,7 @@ impl Manager {
     }
 }
 
-/// The first run: what is said, by whom, and whether they can be asked.
+/// Builds the first run of a session from text, author and interactivity.
 fn first_run(
     (text, author, interactive): (String, String, bool),
     session: &SessionKey,

@@ -1,17 +1,17 @@
-//! The machine of a session whose backend is not there (any more): it understands nothing and says nothing, and lets
-//! the session be cancelled, closed and looked at. What its agent still says cannot be read.
+//! Machine of a session whose backend is not registered: it ignores all input and sends nothing, so that the
+//! session can still be cancelled, closed and inspected. Output of its agent cannot be read.
 
 use crate::core::link::{Answer, EnsureSession, Goodbye, Link, LinkStep, SetOption, Submit};
 use acp_shared::ids::RunId;
 
-/// See the module. Keeps what was saved, for the day on which the backend is there again.
+/// Replacement machine. Keeps the saved state for the time when the backend is available again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MissingLink {
     saved: String,
 }
 
 impl MissingLink {
-    /// In place of the machine that this text describes.
+    /// Replaces the machine with this saved state.
     pub(crate) fn new(saved: Option<&str>) -> Self {
         Self { saved: saved.unwrap_or_default().to_owned() }
     }

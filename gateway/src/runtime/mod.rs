@@ -1,4 +1,4 @@
-//! The runtime port: backends by name, each with its pure machine ([`Link`]).
+//! The runtime port: backends by name, each with its pure state machine ([`Link`]).
 
 #[cfg(test)]
 mod contract_tests;
@@ -11,38 +11,38 @@ use acp_shared::codes::Code;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// A runtime backend. Its machine is [`Link`], whose methods are the source document's contract
-/// (`ensureSession`, `submit`, `stream`, `cancel`, `close`) without the I/O: the session task carries out what
-/// they return, so every backend is exactly-once in the same way.
+/// A runtime backend. Its machine is [`Link`], with the methods of the source document's contract
+/// (`ensureSession`, `submit`, `stream`, `cancel`, `close`) but without I/O: the session task executes the
+/// returned steps, so every backend is exactly-once in the same way.
 pub(crate) trait Runtime: Send + Sync + 'static {
-    /// The backend's name in configuration and session rows.
+    /// Returns the backend's name in configuration and session rows.
     fn id(&self) -> &'static str;
 
-    /// Makes the machine of a session: a fresh one, or the one that `saved` describes.
+    /// Creates the machine of a session, or restores the one saved in `saved`.
     ///
     /// # Errors
     /// `saved` was not written by this backend.
     fn link(&self, saved: Option<&str>) -> Result<Box<dyn Link>, LinkStateError>;
 
-    /// Whether sessions can be started now, and what to say about it.
+    /// Returns if sessions can be started now, with details for people.
     fn health(&self) -> Health;
 }
 
-/// A saved machine that cannot be read back.
+/// Error of restoring a saved machine.
 #[derive(Debug, thiserror::Error)]
 #[error("the saved state of the runtime link cannot be read")]
 pub(crate) struct LinkStateError(#[from] pub(crate) serde_json::Error);
 
-/// How a backend is.
+/// Health of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Health {
-    /// Whether it can be used.
+    /// True if the backend can be used.
     pub(crate) ok: bool,
-    /// For people.
+    /// Details for people.
     pub(crate) details: String,
 }
 
-/// The registered backends. Process-local.
+/// Registered backends of this process.
 #[derive(Default)]
 pub(crate) struct Registry {
     backends: RwLock<BTreeMap<&'static str, Arc<dyn Runtime>>>,
@@ -55,31 +55,31 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Adds a backend, in place of an earlier one of the same name.
+    /// Adds a backend; replaces one of the same name.
     pub(crate) fn register(&self, backend: Arc<dyn Runtime>) {
         let mut backends = self.backends.write().unwrap_or_else(PoisonError::into_inner);
         backends.insert(backend.id(), backend);
     }
 
-    /// Takes a backend out; sessions that use it keep their machine.
+    /// Removes a backend; sessions that use it keep their machine.
     pub(crate) fn unregister(&self, id: &str) {
         self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    /// The backend of that name, if there is one.
+    /// Returns the backend of that name, if it is registered.
     pub(crate) fn get(&self, id: &str) -> Option<Arc<dyn Runtime>> {
         self.backends.read().unwrap_or_else(PoisonError::into_inner).get(id).map(Arc::clone)
     }
 
-    /// The backend of that name.
+    /// Returns the backend of that name.
     ///
     /// # Errors
-    /// `ACP_BACKEND_MISSING` when there is none.
+    /// `ACP_BACKEND_MISSING` if it is not registered.
     pub(crate) fn require(&self, id: &str) -> Result<Arc<dyn Runtime>, Failure> {
         self.get(id).ok_or_else(|| Failure::of(Code::BackendMissing).origin("gateway"))
     }
 
-    /// The names, sorted.
+    /// Returns the names, sorted.
     pub(crate) fn ids(&self) -> Vec<&'static str> {
         self.backends.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }

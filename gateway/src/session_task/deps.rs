@@ -1,4 +1,4 @@
-//! What a session's task works with, and what reaches it from outside.
+//! Dependencies and input queues of a session's task.
 
 use crate::clock::Clock;
 use crate::core::actor::{Answered, Command, Keyed, Limits, Profile};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-/// What every session task needs.
+/// Dependencies of every session task.
 #[derive(Clone)]
 pub(crate) struct Deps {
     pub(crate) store: Store,
@@ -22,76 +22,77 @@ pub(crate) struct Deps {
     pub(crate) registry: Arc<Registry>,
     pub(crate) clock: Clock,
     pub(crate) profiles: Arc<dyn Profiles>,
-    /// Changes when configuration was read anew.
+    /// Notifies of configuration reloads.
     pub(crate) live: Live,
     pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
 }
 
-/// Decisions about agents from configuration and from what was looked up.
+/// Decisions about agents, from the configuration and the results of lookups.
 pub(crate) trait Profiles: Send + Sync {
-    /// Everything that must be looked up before `agent` is started in these directories.
+    /// Returns the programs and directories to look up before `agent` is started in these directories.
     fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup;
 
-    /// How to treat `agent`, as far as configuration has it.
+    /// Returns the profile of `agent` from the configuration alone.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`, in words for people.
+    /// `ACP_AGENT_NOT_ALLOWED`, with a message for people.
     fn configured(&self, agent: &AgentName) -> Result<Profile, Failure>;
 
-    /// How to start and treat `agent`.
+    /// Returns the profile to start `agent` with.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED`, in words for people.
+    /// `ACP_AGENT_NOT_ALLOWED`, with a message for people.
     fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure>;
 
-    /// The agent to take when none was named.
+    /// Returns the default agent, for requests that name none.
     ///
     /// # Errors
-    /// `ACP_AGENT_NOT_ALLOWED` when there is no default.
+    /// `ACP_AGENT_NOT_ALLOWED` if no default is configured.
     fn default_agent(&self) -> Result<AgentName, Failure>;
 
-    /// The working directory to use for `agent`, canonical; `None` takes the default one.
+    /// Returns the canonical working directory for `agent`; `None` selects the default one.
     ///
     /// # Errors
-    /// `ACP_CWD_NOT_ALLOWED` when it does not exist or lies outside of the agent's roots.
+    /// `ACP_CWD_NOT_ALLOWED` if it does not exist or lies outside of the agent's roots.
     fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &Findings) -> Result<String, Failure>;
 
-    /// An additional directory of a session of `agent`, canonical.
+    /// Returns the canonical path of an additional directory of a session of `agent`.
     ///
     /// # Errors
     /// `ACP_CWD_NOT_ALLOWED`, as for the working directory.
     fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure>;
 
-    /// Bounds and deadlines of that agent's sessions.
+    /// Returns the limits and deadlines of the agent's sessions.
     fn limits(&self, agent: &AgentName) -> Limits;
 }
 
-/// A command on its way to the actor.
+/// Command to the actor.
 pub(crate) struct Envelope {
-    /// What is wanted.
+    /// The command.
     pub(crate) command: Command,
-    /// Under which key.
+    /// Idempotency key, scope and fingerprint.
     pub(crate) keyed: Option<Keyed>,
-    /// Where the answer goes.
+    /// Channel for the response.
     pub(crate) reply: oneshot::Sender<Result<Answered, Failure>>,
 }
 
-/// What becomes of an actor that cannot be made because the database does not let it.
+/// Retry policy if the database prevents the creation of an actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// It is made when somebody asks for it: it was wanted early, and owes nothing.
+    /// No retry: the next command creates the actor. For actors that are created eagerly and have no open
+    /// work.
     Once,
-    /// It is tried until it can be made or the gateway stops, since it may owe something; but not where only a repair of
-    /// the database helps. Whoever asks meanwhile is told.
+    /// Retry until the actor is created or the gateway stops, since it may have open work; but not if only a
+    /// repair of the database helps. Commands are refused meanwhile.
     UntilStop,
 }
 
-/// The two ways in: `urgent` is for cancel, close and permissions, so that a full mailbox cannot hold them up
-/// (design §9, H18).
+/// The two input queues: `urgent` is for cancel, close and permission answers, so that a full mailbox cannot
+/// delay them (design §9, H18).
 pub(crate) struct Lanes {
-    /// For everything that may wait.
+    /// Queue of normal commands.
     pub(crate) mailbox: mpsc::Receiver<Envelope>,
-    /// For what must not.
+    /// Queue of urgent commands.
     pub(crate) urgent: mpsc::Receiver<Envelope>,
 }

@@ -1,5 +1,5 @@
-//! One step: the actor decides, the store commits, and only then is anything done. Also the way back when a commit
-//! fails.
+//! One step: the actor decides, the store commits, and only then are the effects executed. Also the recovery
+//! from a failed commit.
 
 use super::{Ended, Envelope, Task, note_trouble, refuse_waiting, trouble};
 use crate::core::actor::{Act, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Ticket};
@@ -18,22 +18,22 @@ use acp_shared::protocol::{Reply, Request};
 use futures_util::stream::FuturesUnordered;
 use std::time::Duration;
 
-/// How long a failing database is left alone before the actor is made again, in milliseconds.
+/// Delay before an actor is rebuilt after a database failure, in milliseconds.
 const REBUILD_MS: u64 = 250;
 
-/// Whether a command must act on the process even if nothing can be committed (H19).
+/// True if a command must act on the process even if nothing can be committed (H19).
 pub(super) const fn stops(command: &Command) -> bool {
     matches!(command, Command::Cancel(_) | Command::Close(_))
 }
 
-/// Has the supervisor end a process, whatever the database says.
+/// Requests the end of a process, regardless of the database.
 pub(super) async fn stop_lease(deps: &super::Deps, lease_id: LeaseId) {
     let reason = "stopped while the control plane cannot be written".to_owned();
     drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
 }
 
 impl Task {
-    /// A command: answered as before when its key was used, else one step.
+    /// Handles a command: repeats the stored response if its key was used, else runs one step.
     pub(super) async fn on_command(&mut self, envelope: Envelope) -> Ended {
         let Envelope { command, keyed, reply } = envelope;
         if let Some(keyed) = &keyed {
@@ -65,13 +65,13 @@ impl Task {
         self.step_stopping(Input::Command { ticket, command, keyed }, stop).await
     }
 
-    /// One step that need not act when it cannot be committed.
+    /// Runs one step that needs no action if the commit fails.
     pub(super) async fn step(&mut self, input: Input) -> Ended {
         self.step_stopping(input, false).await
     }
 
-    /// One step: decide, commit, act. `stops` says that the process must be ended even if nothing can be
-    /// committed (H19).
+    /// Runs one step: decide, commit, act. `stops` is true if the process must be ended even if nothing can
+    /// be committed (H19).
     async fn step_stopping(&mut self, input: Input, stops: bool) -> Ended {
         let ctx = Ctx { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
         let Batch { writes, acts, moves, .. } = self.actor.step(&ctx, input);
@@ -90,8 +90,9 @@ impl Task {
         Ended::No
     }
 
-    /// The agent has opened its session, and that cannot be committed: it is read again from the process, for as long
-    /// as an agent may take to open one. After that the process is ended.
+    /// Handles a failed commit of an opened session. The rebuilt actor reads the opening again from the
+    /// process, for at most the time that an agent may take to open a session. Returns true if the process is
+    /// to be ended.
     fn opens_in_vain(&mut self, now_ms: u64) -> bool {
         let Some(lease_id) = self.actor.session().lease_id else { return false };
         let since_ms = match self.unopened {
@@ -106,7 +107,7 @@ impl Task {
         in_vain
     }
 
-    /// Nothing of the step is durable: nobody is told otherwise, and the actor starts again from what is.
+    /// Reports a failed commit to all callers, and rebuilds the actor from the last commit.
     async fn on_commit_failed(&mut self, error: &StoreError, acts: Vec<Act>, stop: bool) -> Ended {
         let failure = Failure::from(error.clone());
         for act in acts {
@@ -122,7 +123,7 @@ impl Task {
             return self.superseded();
         }
         if matches!(error, StoreError::LimitReached { .. }) {
-            // Nothing is wrong: somebody else was woken meanwhile.
+            // Not an error: another session was woken meanwhile.
             tracing::info!(session_key = %self.key, %error, "there is no room to wake the session");
             return self.rebuild().await;
         }
@@ -141,15 +142,14 @@ impl Task {
         Ended::Yes
     }
 
-    /// Ends the process of the lease that was committed last, although nothing can be committed now (H19).
+    /// Ends the process of the last committed lease, although nothing can be committed now (H19).
     async fn stop_process(&mut self) {
         if let Some((lease_id, _)) = &self.feed {
             stop_lease(&self.deps, *lease_id).await;
         }
     }
 
-    /// Makes the actor again from what is committed, once the database lets it; unless another one has the session by
-    /// then.
+    /// Rebuilds the actor from the database once possible, unless another actor owns the session by then.
     pub(super) async fn rebuild(&mut self) -> Ended {
         let mut lease_id = self.feed.as_ref().map(|(lease_id, _)| *lease_id);
         loop {
@@ -192,7 +192,7 @@ impl Task {
         }
     }
 
-    /// Listens to the lease in use, before anything is asked about it.
+    /// Subscribes to the lease in use, before any request about it is sent.
     pub(super) fn follow_lease(&mut self) {
         let wanted = self.actor.session().lease_id;
         if self.feed.as_ref().map(|(lease_id, _)| *lease_id) != wanted {
@@ -212,7 +212,7 @@ impl Task {
                 Act::Spawn(_) | Act::Attach { .. } | Act::Input { .. } if self.link_is_news() => {}
                 Act::Spawn(spawn) => {
                     let lease_id = spawn.lease_id;
-                    // It is asked for again when nobody knows whether the supervisor heard.
+                    // Sent again if the supervisor may not have received an earlier request.
                     if self.starting.replace(lease_id) != Some(lease_id) {
                         observe::starting(self.actor.session(), &spawn);
                     }
@@ -226,7 +226,7 @@ impl Task {
                     self.call(lease_id, request, move |answer| written(seq, answer)).await;
                 }
                 Act::Ack { lease_id, offset } => {
-                    // Its own events are committed by now, and so is every event that came before them.
+                    // The events of this output and all earlier ones are committed by now.
                     let event_id = self.deps.store.counters().last_event_id();
                     self.call(lease_id, Request::AckSynced { lease_id, offset, event_id }, acked).await;
                 }
@@ -252,9 +252,10 @@ impl Task {
         }
     }
 
-    /// Whether the connection changed since the actor heard of it, as during a commit: what was decided for the one
-    /// before is not asked for on the one of now. The actor hears of that next, and asks for all of it then. Asked for
-    /// twice, a start could be refused first and succeed then: a process that nobody knows of.
+    /// True if the connection has changed since the actor was last notified, e.g. during a commit. Requests
+    /// decided for the previous connection are not sent: the actor is notified next and then requests
+    /// everything again. If sent twice, a start could be refused first and then succeed, and its process
+    /// would be orphaned.
     fn link_is_news(&self) -> bool {
         self.link.has_changed().unwrap_or(false)
     }
@@ -273,12 +274,12 @@ impl Task {
     }
 }
 
-/// The verb of an idempotency scope.
+/// Returns the verb of an idempotency scope.
 fn verb(scope: &str) -> &str {
     scope.split(':').next().unwrap_or(scope)
 }
 
-/// The answer that a repeated command had the first time (I5).
+/// Returns the stored response of a repeated command (I5).
 pub(crate) fn replay(
     command: &Command,
     keyed: &Keyed,

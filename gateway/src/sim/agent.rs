@@ -1,37 +1,37 @@
-//! An agent that speaks ACP by chance: it opens a conversation, answers prompts with words that nobody else says,
-//! asks for permissions and terminals, and may fail, hang or fall silent.
+//! Simulated agent that speaks ACP: it opens conversations, answers prompts with unique words, requests
+//! permissions and terminals, and may fail, hang or fall silent, all by chance.
 
 use super::chance::Chance;
 use super::life::LINE_BYTES_MAX;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What stands behind a word, so many times, when it goes on for long.
+/// Filler after a word of a long message, and its number of repetitions.
 const SPEECH: &str = "and so on ";
 const SPEECH_TIMES: usize = 50;
 
-/// What the agents of all processes share: it outlives each of them.
+/// State shared by the agents of all processes; it outlives each of them.
 #[derive(Debug, Default)]
 pub(super) struct Minds {
-    /// Conversations, with the session that each belongs to.
+    /// Conversations, with the session of each.
     conversations: BTreeMap<String, String>,
     /// How often each run's prompt or steer was read.
     pub(super) heard: BTreeMap<String, usize>,
     next: usize,
 }
 
-/// One thing that an agent does in a turn.
+/// One action of an agent in a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Word,
-    /// A word with much behind it: more than a few messages hold.
+    /// A word with much filler: more than a few messages hold.
     Speech,
     Thought,
     Tool,
-    /// A tool that changes a file.
+    /// A tool call that changes a file.
     Change,
     Noise,
-    /// A line that is too long.
+    /// A line that exceeds the limit.
     Flood,
     Ask,
     Terminal,
@@ -45,12 +45,12 @@ enum Deed {
 struct Turn {
     id: Value,
     deeds: VecDeque<Deed>,
-    /// The request of ours that it waits for.
+    /// Number of our request that the turn waits for.
     asked: Option<usize>,
     cancelled: bool,
 }
 
-/// One process. Bytes that it says wait in `unsaid` until the scheduler lets them out.
+/// One process. Its output waits in `unsaid` until the scheduler releases it.
 #[derive(Debug)]
 pub(super) struct Agent {
     no: usize,
@@ -61,23 +61,23 @@ pub(super) struct Agent {
     steers: bool,
     deletes: bool,
     opens: Opens,
-    /// It does not stop when it is asked to.
+    /// True for an agent that ignores cancels.
     stubborn: bool,
     turn: Option<Turn>,
-    /// A turn whose next deed will not come by itself.
+    /// True for a turn that does not continue without outside input.
     pub(super) hangs: bool,
     terminal: Option<String>,
     requests: usize,
     pub(super) unsaid: VecDeque<u8>,
-    /// Bytes that were ever put into `unsaid`.
+    /// Total number of bytes ever put into `unsaid`.
     queued: u64,
-    /// Its words, each with the offset at which its line ends.
+    /// The agent's words, each with the offset of the end of its line.
     pub(super) words: Vec<(u64, String)>,
     words_made: usize,
     calls_made: usize,
-    /// It broke a limit: nothing more of it is read.
+    /// True once the agent has broken a limit: its further output is not read.
     pub(super) broke: bool,
-    /// Whether a broken fault model may still hold things up.
+    /// True once faults are switched off, so that nothing hangs.
     pub(super) calm: bool,
 }
 
@@ -119,7 +119,7 @@ impl Agent {
         }
     }
 
-    /// Nothing is held up any more: what hangs goes on.
+    /// Switches faults off: hanging turns continue.
     pub(super) fn calm_down(&mut self) {
         self.calm = true;
         self.hangs = false;
@@ -161,7 +161,7 @@ impl Agent {
         self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
     }
 
-    /// A line on its standard input.
+    /// Handles a line on standard input.
     pub(super) fn hear(&mut self, line: &[u8], minds: &mut Minds, chance: &mut Chance) {
         let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
         let id = &message["id"];
@@ -224,7 +224,7 @@ impl Agent {
         self.result(id, &json!({ "protocolVersion": 1, "agentInfo": info, "agentCapabilities": abilities }));
     }
 
-    /// Goes on with an old conversation; a `load` says again what was said in it (H10).
+    /// Reopens an old conversation; `load` replays its messages (H10).
     fn reopen(&mut self, message: &Value, minds: &Minds) {
         let id = &message["id"];
         let wanted = message["params"]["sessionId"].as_str().unwrap_or_default();
@@ -259,7 +259,7 @@ impl Agent {
         ];
         let count = 1 + chance.below(6);
         let picked = (0..count).filter_map(|_| chance.weighted(&kinds));
-        // What was begun is looked at.
+        // The output of a created terminal is read.
         let look = |deed| (deed == Deed::Terminal).then_some(Deed::TerminalUse("terminal/output"));
         let mut deeds: VecDeque<Deed> =
             picked.flat_map(|deed| std::iter::once(deed).chain(look(deed))).collect();
@@ -294,18 +294,18 @@ impl Agent {
         }
     }
 
-    /// Its turn, for whoever looks into a seed that failed.
+    /// Describes the current turn, to debug a failed seed.
     pub(super) fn turn_now(&self) -> Option<String> {
         self.turn.as_ref().map(|turn| format!("{turn:?} {} said {:?}", self.hangs, self.requests))
     }
 
-    /// Whether it would do something if it were let.
+    /// True if the agent has an action to run.
     pub(super) fn is_eager(&self) -> bool {
         let may_act = |turn: &Turn| turn.asked.is_none() && !turn.deeds.is_empty();
         !self.hangs && self.unsaid.is_empty() && self.turn.as_ref().is_some_and(may_act)
     }
 
-    /// Says a word that nobody else says, with something behind it.
+    /// Says a unique word with some text behind it.
     fn word(&mut self, more: &str) {
         self.words_made += 1;
         let word = format!("w{}.{} ", self.no, self.words_made);
@@ -314,13 +314,13 @@ impl Agent {
         self.words.push((self.queued, word));
     }
 
-    /// The id of its next tool call, and what it is called: as nothing else is.
+    /// Returns the id of the next tool call, and its unique name.
     fn call(&mut self, what: &str) -> (String, String) {
         self.calls_made += 1;
         (format!("call-{}", self.calls_made), format!("{what}-{}.{}", self.no, self.calls_made))
     }
 
-    /// Does the next thing of its turn.
+    /// Runs the next action of the turn.
     pub(super) fn act(&mut self) {
         let Some(deed) = self.turn.as_mut().and_then(|turn| turn.deeds.pop_front()) else { return };
         match deed {

@@ -1,6 +1,6 @@
-//! Chance that can be repeated.
+//! Reproducible random numbers.
 
-/// A stream of numbers that follows from its seed.
+/// Random number generator, determined by its seed.
 #[derive(Debug, Clone)]
 pub(super) struct Chance(u64);
 
@@ -9,7 +9,7 @@ impl Chance {
         Self(seed)
     }
 
-    /// The next number (SplitMix64).
+    /// Returns the next number (SplitMix64).
     pub(super) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -18,7 +18,7 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// One of `0..n`; 0 for none.
+    /// Returns one of `0..n`; 0 if `n` is 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         let n = u64::try_from(n).unwrap_or(u64::MAX).max(1);
         usize::try_from(self.next() % n).unwrap_or(0)
@@ -29,12 +29,12 @@ impl Chance {
         n > 0 && self.below(n) == 0
     }
 
-    /// One of them.
+    /// Picks an element with equal probability.
     pub(super) fn pick<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
         all.get(self.below(all.len()))
     }
 
-    /// One of them, each as often as its weight says.
+    /// Picks an element with probability proportional to its weight.
     pub(super) fn weighted<T: Copy>(&mut self, all: &[(usize, T)]) -> Option<T> {
         let mut at = self.below(all.iter().map(|(weight, _)| weight).sum());
         for (weight, one) in all {

@@ -1,5 +1,5 @@
-//! Listens to the log: every transition of a session and a run is a line of it, and so is every fault that the
-//! gateway finds in itself.
+//! Captures the log: each transition of a session or run is one line, and so is each fault that the gateway
+//! detects in itself.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,13 +10,13 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// What was heard on this thread.
+/// Log captured on this thread.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// `session idle turn_started running`.
+    /// Transitions, such as `session idle turn_started running`.
     pub(super) moves: BTreeSet<String>,
     pub(super) errors: Vec<String>,
-    /// Every line, if that is wanted.
+    /// All lines, if requested.
     pub(super) lines: Option<Vec<String>>,
 }
 
@@ -24,22 +24,22 @@ thread_local! {
     static HEARD: RefCell<Heard> = RefCell::default();
 }
 
-/// Begins anew; what was heard until now.
+/// Starts a new capture and returns the previous one.
 pub(super) fn listen(every_line: bool) -> Heard {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Another test of the same process may listen to everything already; then nothing is heard here.
+        // Another test of the same process may have set a subscriber; then nothing is captured here.
         drop(tracing::subscriber::set_global_default(Ear));
     });
     HEARD.replace(Heard { lines: every_line.then(Vec::new), ..Heard::default() })
 }
 
-/// What was heard since; [`listen`] goes on.
+/// Returns and clears the captured errors; the capture continues.
 pub(super) fn errors() -> Vec<String> {
     HEARD.with_borrow_mut(|heard| std::mem::take(&mut heard.errors))
 }
 
-/// A line of the simulation itself, between those of the gateway.
+/// Adds a line of the simulation itself to the captured log.
 pub(super) fn note(line: impl FnOnce() -> String) {
     HEARD.with_borrow_mut(|heard| {
         if let Some(lines) = &mut heard.lines {

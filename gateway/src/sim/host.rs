@@ -1,5 +1,6 @@
-//! A supervisor by chance: leases, rings with offsets, numbered input, ends of processes. It outlives the gateways,
-//! and keeps its side of the contract (`shared/src/protocol.rs`) to the letter, so that what breaks is the gateway's.
+//! Simulated supervisor: leases, output rings with offsets, numbered input, exits. It outlives the gateways,
+//! and follows its side of the contract (`shared/src/protocol.rs`) exactly, so that every violation is the
+//! gateway's.
 
 use super::agent::{Agent, Minds};
 use super::chance::Chance;
@@ -11,7 +12,7 @@ use acp_shared::protocol::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// Something on its way to the gateway, on the one connection.
+/// Message in transit to the gateway, on the one connection.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a few at a time")]
 pub(super) enum Word {
@@ -27,24 +28,24 @@ pub(super) struct Lease {
     pub(super) state: LeaseState,
     /// `None` for a terminal.
     pub(super) agent: Option<Agent>,
-    /// Everything that came out of it.
+    /// All output so far.
     pub(super) said: Vec<u8>,
     pub(super) acked: u64,
-    /// Up to where output was put on the connection that is attached.
+    /// End of the output sent on the attached connection.
     sent: Option<u64>,
     stdin: Vec<Vec<u8>>,
     written: u64,
-    /// The highest number that was handed over on this connection without a gap, taken or not.
+    /// Highest number received on this connection without a gap, accepted or not.
     offered: u64,
-    /// Requests whose message is not in the pipe yet.
+    /// Input requests whose message is not in the pipe yet.
     unwritten: VecDeque<(u64, u64)>,
-    /// It does not read its input.
+    /// True for a process that does not read its input.
     pub(super) deaf: bool,
     pub(super) exit: Option<ExitStatus>,
     exit_told: bool,
-    /// The supervisor that held it died: nothing of it is kept.
+    /// True if the supervisor that held the lease died: none of its data is kept.
     gone: bool,
-    /// It went with its supervisor.
+    /// True if the lease ended with its supervisor.
     lost: bool,
 }
 
@@ -62,26 +63,26 @@ impl Lease {
     }
 }
 
-/// Mistakes of the gateway that the supervisor sees.
+/// Protocol violations of the gateway that the supervisor has seen.
 #[derive(Debug, Default)]
 pub(super) struct Complaints(pub(super) Vec<String>);
 
-/// Planted bugs at this border.
+/// Seeded bugs at this interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Output is acknowledged when it is read, not when it is committed.
+    /// Output is acknowledged when read, not when committed.
     AckEarly,
-    /// A message is handed over twice under two numbers.
+    /// A message is sent twice under two numbers.
     InputTwice,
     /// A number is used again.
     SeqAgain,
-    /// The end of a process is taken for the end of its output.
+    /// The exit of a process is treated as the end of its output.
     NotDrained,
-    /// The end of a process is never asked for.
+    /// The end of a process is never requested.
     NotClosed,
 }
 
-/// Answers file requests as if every directory were there.
+/// Answers file requests as if every directory existed.
 pub(super) fn files(request: FilesRequest) -> Result<FilesReply, FilesError> {
     match request.op {
         FilesOp::Directory { path } => Ok(FilesReply::Directory { path, roots: request.roots }),
@@ -91,13 +92,13 @@ pub(super) fn files(request: FilesRequest) -> Result<FilesReply, FilesError> {
     }
 }
 
-/// The supervisor.
+/// The simulated supervisor.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) leases: BTreeMap<LeaseId, Lease>,
     order: Vec<LeaseId>,
     pub(super) minds: Minds,
-    /// Requests that came and were not looked at.
+    /// Received requests that are not handled yet.
     pub(super) inbox: VecDeque<(u64, Request)>,
     pub(super) outbox: VecDeque<Word>,
     pub(super) complaints: Complaints,
@@ -123,7 +124,7 @@ impl Host {
         }
     }
 
-    /// The connection is gone: with everything that was on it.
+    /// Closes the connection and drops all messages on it.
     pub(super) fn hang_up(&mut self) {
         self.inbox.clear();
         self.outbox.clear();
@@ -135,7 +136,8 @@ impl Host {
         }
     }
 
-    /// It dies, and every wrapper ends its tree; the next one knows the leases and has nothing of them.
+    /// Kills the supervisor, and every wrapper ends its tree; the next supervisor knows the leases but has
+    /// none of their data.
     pub(super) fn die(&mut self) {
         self.hang_up();
         self.no += 1;
@@ -179,7 +181,7 @@ impl Host {
         })
     }
 
-    /// Serves the oldest request.
+    /// Handles the oldest request.
     pub(super) fn serve(&mut self, chance: &mut Chance) {
         let Some((id, request)) = self.inbox.pop_front() else { return };
         let answer = match request {
@@ -268,7 +270,7 @@ impl Host {
             return Err(Refusal::new(RefusalCode::Busy, "too much to do"));
         }
         if from < lease.acked || from > lease.said_up_to() {
-            // An actor that was superseded may ask so before it knows; one that was not journals a gap, and that is seen.
+            // A superseded actor may ask this before it knows; any other one journals a gap, a violation.
             let why = format!("attach from {from} outside of {}..{}", lease.acked, lease.said_up_to());
             return Err(Refusal::new(RefusalCode::OffsetUnavailable, why));
         }
@@ -306,7 +308,7 @@ impl Host {
         }
         let accepted = lease.stdin.len() as u64;
         let at = usize::try_from(seq).unwrap_or(usize::MAX).saturating_sub(1);
-        // What comes after a number that was not taken was on its way already.
+        // Numbers after a refused one were already in transit.
         let offered = lease.offered.max(accepted);
         lease.offered = offered.max(seq);
         if seq > accepted + 1 {
@@ -358,7 +360,7 @@ impl Host {
         }
     }
 
-    /// The process reads what is in its pipe.
+    /// Lets the process read from its pipe.
     pub(super) fn write(&mut self, id: LeaseId, chance: &mut Chance) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         let fresh: Vec<Vec<u8>> =
@@ -405,7 +407,7 @@ impl Host {
         Ok(Reply::Tail(Tail { bytes: lease.said.clone(), truncated: false, exit: lease.exit }))
     }
 
-    /// A process ends. What it was about to say is lost with it; what came out of it is kept.
+    /// Ends a process. Its unsent output is lost; output already sent is kept.
     pub(super) fn exit(&mut self, id: LeaseId, status: ExitStatus) {
         let flaw = self.flaw;
         let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.exit.is_none()) else { return };
@@ -436,7 +438,7 @@ impl Host {
         }
     }
 
-    /// Whether there is output, or an end, to be put on the connection.
+    /// True if output, or an exit, can be sent on the connection.
     pub(super) fn has_news(&self, id: LeaseId) -> bool {
         self.leases.get(&id).is_some_and(|lease| {
             let sent = lease.sent.filter(|_| !lease.gone);
@@ -444,7 +446,7 @@ impl Host {
         })
     }
 
-    /// Puts the next piece of output on the connection, cut anywhere; then the end.
+    /// Sends the next piece of output on the connection, split at a random byte; then the exit.
     pub(super) fn tell(&mut self, id: LeaseId, chance: &mut Chance) {
         let flaw = self.flaw;
         let Some(lease) = self.leases.get_mut(&id) else { return };
@@ -474,7 +476,7 @@ impl Host {
         self.outbox.extend([Word::Notice(exited), Word::Notice(changed)]);
     }
 
-    /// Lets some of what an agent has to say out of it.
+    /// Releases some of an agent's pending output.
     pub(super) fn speak(&mut self, id: LeaseId, chance: &mut Chance) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         let Some(agent) = lease.agent.as_mut() else { return };
@@ -486,7 +488,7 @@ impl Host {
         lease.said.extend(agent.unsaid.drain(..count.min(all)));
     }
 
-    /// Which agents are in a turn, and with what.
+    /// Lists agents in a turn, with details.
     pub(super) fn busy(&self) -> Vec<String> {
         let living = self.leases.iter().filter(|(_, lease)| lease.lives());
         let turn = |(id, lease): (&LeaseId, &Lease)| {
@@ -499,7 +501,7 @@ impl Host {
         living.filter_map(turn).collect()
     }
 
-    /// Whether an agent has something to say, or to do.
+    /// True if an agent has pending output or an action to run.
     pub(super) fn is_eager(&self, id: LeaseId) -> bool {
         let lease = self.leases.get(&id).filter(|lease| lease.lives());
         let agent = lease.and_then(|lease| lease.agent.as_ref());

@@ -1,5 +1,5 @@
-//! What must hold: after each step over the database and at the borders (I1 to I5, and what the supervisor and the
-//! chat service see), and once everything has come to rest I6 to I8 as well.
+//! Invariants: I1 to I5 and the rules of the supervisor and the chat service after each step, over the
+//! database and at the interfaces; I6 to I8 once the simulation is at rest.
 
 use super::ear;
 use super::host::Lease;
@@ -16,7 +16,7 @@ use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// Rules over the rows that only the simulation can ask for: its wishes all differ.
+/// Rules over the rows that hold only in the simulation, since all its prompts differ.
 const RULES: [(&str, &str); 3] = [
     (
         "I5: a wish makes one run",
@@ -35,7 +35,7 @@ const RULES: [(&str, &str); 3] = [
     ),
 ];
 
-/// What the log may say is wrong, since the simulation made it so.
+/// Log errors that the simulation causes itself.
 const OWN_FAULTS: [&str; 7] = [
     "a part was rejected",
     "a part stays uncertain",
@@ -45,10 +45,10 @@ const OWN_FAULTS: [&str; 7] = [
     "commit failed; the actor is made again",
     "the actor cannot be made",
 ];
-/// What it may not say even then.
+/// Log texts that are never allowed, even within those errors.
 const NEVER: [&str; 3] = ["number", "panicked", "refused"];
 
-/// A rule over the rows, and the tables that it speaks of: as long as none of them changes it holds as it held.
+/// Rule over the rows, and the tables it depends on: without a change of these it need not be checked again.
 struct Rule {
     name: String,
     sql: &'static str,
@@ -76,7 +76,7 @@ pub(super) fn texts(db: &Connection, sql: &str) -> Vec<String> {
     rows.map(|row| row.unwrap_or_else(|error| panic!("{error}: {sql}"))).collect()
 }
 
-/// The sessions, in the order in which they were made.
+/// Returns the sessions in the order of their creation.
 pub(super) fn sessions(db: &Connection, open: bool) -> Vec<SessionKey> {
     let sql = if open {
         "SELECT session_key FROM acp_sessions WHERE state <> 'closed' ORDER BY rowid"
@@ -86,7 +86,7 @@ pub(super) fn sessions(db: &Connection, open: bool) -> Vec<SessionKey> {
     texts(db, sql).iter().filter_map(|key| SessionKey::parse(key).ok()).collect()
 }
 
-/// A question that waits for an answer.
+/// Returns a pending permission request.
 pub(super) fn pending_permission(db: &Connection) -> Option<(SessionKey, String)> {
     let sql = "SELECT session_key || ' ' || lease_id || '-' || stdout_offset FROM acp_permission \
                WHERE state = 'pending' ORDER BY rowid DESC LIMIT 1";
@@ -95,12 +95,12 @@ pub(super) fn pending_permission(db: &Connection) -> Option<(SessionKey, String)
     Some((SessionKey::parse(session).ok()?, permission.to_owned()))
 }
 
-/// A run that waits for its turn.
+/// Returns a queued run.
 pub(super) fn queued_run(db: &Connection) -> Option<String> {
     texts(db, "SELECT run_id FROM acp_runs WHERE state = 'queued' ORDER BY rowid DESC LIMIT 1").pop()
 }
 
-/// Before the supervisor hears of it: what explains it is committed.
+/// Checks a request before the supervisor receives it: its reason must be committed.
 pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broken> {
     let committed = |sql: &str, id: &LeaseId, number: u64| {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
@@ -128,7 +128,7 @@ pub(super) fn of_request(request: &Request, db: &Connection) -> Result<(), Broke
     if known { Ok(()) } else { Err(Broken(format!("commit, then act: {request:?} is explained by no row"))) }
 }
 
-/// A message that is answered is on record: nobody asks for it again.
+/// Checks that an answered message is stored, since its sender does not repeat it.
 pub(super) fn of_answer(no: usize, wish: &Wish, db: &Connection) -> Result<(), Broken> {
     const SQL: &str = "SELECT 1 FROM acp_inbox WHERE message_id = ?1";
     let Want::Say { text, .. } = &wish.want else { return Ok(()) };
@@ -139,7 +139,7 @@ pub(super) fn of_answer(no: usize, wish: &Wish, db: &Connection) -> Result<(), B
     Err(Broken(format!("what is answered is on record: {text:?} is not")))
 }
 
-/// Whether a wish could be refused so.
+/// Checks that a request may be refused with this failure.
 pub(super) fn of_refusal(wish: &mut Wish, failure: &Failure) -> Result<(), Broken> {
     let again =
         matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable | Code::LimitReached);
@@ -158,7 +158,7 @@ pub(super) fn of_refusal(wish: &mut Wish, failure: &Failure) -> Result<(), Broke
     Ok(())
 }
 
-/// After each step.
+/// Runs the checks that hold after each step.
 pub(super) fn after(stage: &mut Stage<'_>, committed: bool, pump: &Pump) -> Result<(), Broken> {
     broken("the supervisor complains", &stage.host.complaints.0)?;
     let twice = stage.host.minds.heard.iter().filter(|(_, count)| **count > 1);
@@ -181,12 +181,12 @@ pub(super) fn after(stage: &mut Stage<'_>, committed: bool, pump: &Pump) -> Resu
     Ok(())
 }
 
-/// I1 to I6 as far as the rows show them.
+/// Checks I1 to I6 as far as the rows show them.
 fn of_rows(db: &Connection, concerned: impl Fn(&Rule) -> bool) -> Result<(), Broken> {
     ROWS.iter().filter(|rule| concerned(rule)).try_for_each(|rule| broken(&rule.name, &texts(db, rule.sql)))
 }
 
-/// A message is shown once.
+/// Checks that each message is shown once.
 fn of_room(stage: &mut Stage<'_>) -> Result<(), Broken> {
     let room = stage.room.lock();
     let Some((last, before)) = room.shown.split_last() else { return Ok(()) };
@@ -201,15 +201,15 @@ fn of_room(stage: &mut Stage<'_>) -> Result<(), Broken> {
     }
 }
 
-/// Which words of which process the journal has, and up to which row that was read.
+/// Words of each process found in the journal, and the last row read.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     event_id: i64,
-    /// By number of the lease: how many words.
+    /// Number of words by number of the lease.
     words: BTreeMap<usize, usize>,
 }
 
-/// The journal says what agents said: every word once, in order, in its own session.
+/// Checks that the journal contains every word of the agents once, in order, in the right session.
 fn of_journal(stage: &mut Stage<'_>, db: &Connection) -> Result<(), Broken> {
     const SQL: &str = "SELECT event_id, session_key, kind, payload_json FROM acp_events WHERE event_id > ?1 \
         AND kind IN ('agent_message','gap') ORDER BY event_id";
@@ -251,7 +251,7 @@ pub(super) fn word_of(payload: &str) -> Option<(usize, usize)> {
     Some((lease.parse().ok()?, word.parse().ok()?))
 }
 
-/// Once nothing happens any more.
+/// Runs the checks that hold at rest.
 pub(super) fn at_rest(stage: &mut Stage<'_>) -> Result<(), Broken> {
     let db = stage.hand.db();
     of_rows(db, |_| true)?;
@@ -310,8 +310,8 @@ const AT_REST: [(&str, &str); 7] = [
     ),
 ];
 
-/// H1: what a process said is in the journal, whatever became of the process; unless its session was closed, or the
-/// supervisor that held its output died.
+/// Checks H1: all output of a process is journaled, however the process ended; except if its session was
+/// closed, or the supervisor that held the output died.
 fn heard_out(stage: &Stage<'_>, lease: &Lease, closed: &BTreeSet<String>) -> Result<(), Broken> {
     let Some(agent) = &lease.agent else { return Ok(()) };
     let said = agent.words.iter().filter(|(end, _)| *end <= lease.said_up_to()).count();
@@ -323,7 +323,7 @@ fn heard_out(stage: &Stage<'_>, lease: &Lease, closed: &BTreeSet<String>) -> Res
     Ok(())
 }
 
-/// I8: no process lives whose lease is over, and no lease is open without a process.
+/// Checks I8: no process lives whose lease has ended, and no lease is open without a process.
 fn processes(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
     let open: BTreeSet<String> =
         texts(db, "SELECT lease_id FROM acp_leases WHERE usage <> 'ended'").into_iter().collect();
@@ -341,11 +341,10 @@ fn processes(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
     broken("I8: a lease is open without a process", &open.difference(&living).cloned().collect::<Vec<_>>())
 }
 
-/// What is watched in the database besides its rows: where bindings began, what was chosen there from which row on, what
-/// moved, and which tables changed.
-/// Before the first life.
+/// Installs triggers that record, besides the rows, the starts of bindings, chosen verbosities with their
+/// first row, transitions, and changed tables. Called before the first gateway run.
 pub(super) fn watch(db: &Connection) {
-    // No `OR IGNORE` in the triggers: an upsert that fires them would put its own policy in its place.
+    // No `OR IGNORE` in the triggers: an upsert that fires them would override its conflict policy.
     const SQL: &str = "
         CREATE TABLE IF NOT EXISTS temp.bound (binding_key TEXT PRIMARY KEY, from_seq INTEGER NOT NULL);
         CREATE TABLE IF NOT EXISTS temp.chosen (binding_key TEXT NOT NULL, verbosity TEXT, from_seq INTEGER NOT NULL);
@@ -399,12 +398,12 @@ pub(super) fn watch(db: &Connection) {
     }
 }
 
-/// What moved since [`watch`].
+/// Returns the transitions since [`watch`].
 pub(super) fn moved(db: &Connection) -> Vec<String> {
     texts(db, "SELECT what FROM temp.moved")
 }
 
-/// What is in the database, for whoever looks into a seed that failed.
+/// Dumps the database, to debug a failed seed.
 pub(super) fn rows(db: &Connection) -> String {
     const ALL: [&str; 6] = [
         "SELECT 'session ' || session_key || ' ' || state || ' epoch ' || epoch || ' lease ' || coalesce(lease_id, '-') \

@@ -1,4 +1,4 @@
-//! One life of the gateway: everything that the service starts, over ports that are held by hand.
+//! One run of the gateway: all parts of the service, over simulated interfaces.
 
 use super::people::{Answers, Door};
 use super::room::Room;
@@ -32,10 +32,10 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio_util::sync::CancellationToken;
 
-/// The longest line of an agent, in bytes.
+/// Maximum length of a line of an agent, in bytes.
 pub(super) const LINE_BYTES_MAX: usize = 4_000;
 
-/// Short windows, so that they run out within a simulation.
+/// Short timeouts, so that they expire within a simulation.
 const CONFIG: &str = r#"
 [acp]
 default_agent = "demo"
@@ -63,7 +63,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The borders of a gateway: what it wants done waits here until the scheduler lets it happen.
+/// Interfaces of a gateway: its pending operations wait here until the scheduler executes them.
 #[derive(Clone)]
 pub(super) struct Ports {
     pub(super) pump: Arc<Mutex<Pump>>,
@@ -73,13 +73,13 @@ pub(super) struct Ports {
     pub(super) pause: Arc<Pause>,
 }
 
-/// Tells the scheduler that the gateway has done all it can at this moment.
+/// Tells the scheduler that the gateway is idle at this moment.
 #[derive(Default)]
 pub(super) struct Pause {
     told: Notify,
-    /// It waits for the gateway to come to rest.
+    /// True while the scheduler waits for the gateway to become idle.
     settling: AtomicBool,
-    /// It lets time pass, until there is something to be done.
+    /// True while the scheduler advances time until an operation is pending.
     sleeping: AtomicBool,
 }
 
@@ -94,7 +94,7 @@ impl Ports {
         }
     }
 
-    /// Whether something waits at a border.
+    /// True if an operation is pending at an interface.
     fn is_wanted(&self) -> bool {
         lock(&self.pump).waiting().next().is_some()
             || lock(&self.wire).has_requests()
@@ -102,7 +102,7 @@ impl Ports {
             || !lock(&self.answers).is_empty()
     }
 
-    /// Called when no task of the gateway can go on.
+    /// Called when no task of the gateway can continue.
     pub(super) fn at_rest(&self) {
         let pause = &self.pause;
         let settled = pause.settling.swap(false, Ordering::SeqCst);
@@ -111,13 +111,13 @@ impl Ports {
         }
     }
 
-    /// Lets the gateway do all it can at this moment.
+    /// Lets the gateway run until it is idle.
     pub(super) async fn settle(&self) {
         self.pause.settling.store(true, Ordering::SeqCst);
         self.pause.told.notified().await;
     }
 
-    /// Lets time pass, until something is wanted.
+    /// Advances time until an operation is pending.
     pub(super) async fn sleep(&self, ms: u64) {
         self.pause.sleeping.store(true, Ordering::SeqCst);
         tokio::select! {
@@ -129,7 +129,7 @@ impl Ports {
     }
 }
 
-/// The agents of the configuration, whose lines must be short.
+/// Agents of the configuration, with a low limit of the line length.
 struct ShortLines(Arc<Agents>);
 
 impl Profiles for ShortLines {
@@ -162,10 +162,10 @@ impl Profiles for ShortLines {
     }
 }
 
-/// A runtime of one thread, whose time is a number. Where tokio can be told a seed its chance follows from this one.
+/// Creates a single-threaded runtime with simulated time. With `tokio_unstable` its scheduling is seeded too.
 ///
 /// # Errors
-/// As its builder.
+/// Errors of the runtime builder.
 pub(super) fn runtime(ports: Ports, seed: u64) -> std::io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     #[cfg(tokio_unstable)]
@@ -175,13 +175,13 @@ pub(super) fn runtime(ports: Ports, seed: u64) -> std::io::Result<Runtime> {
     builder.enable_time().start_paused(true).on_thread_park(move || ports.at_rest()).build()
 }
 
-/// What is started.
+/// A started gateway.
 pub(super) struct Gateway {
     pub(super) door: Door,
     pub(super) clock: Clock,
 }
 
-/// What actors are made of.
+/// Builds the dependencies of actors.
 fn deps(
     store: &Store,
     supervisor: &Supervisor,
@@ -207,9 +207,10 @@ fn deps(
     (deps, agents)
 }
 
-/// Actors of a gateway that was here before and does not know that it is over: they hold the sessions that the next
-/// one takes up at its start, and go on trying to write. A supervisor serves the newest gateway only, so that they do
-/// not reach it; and one gateway never has two actors of one session (see `manager/mailbox.rs`). The ways to them.
+/// Leaves actors of an earlier, superseded gateway behind: they claim the sessions that the next gateway
+/// resumes at its start, and keep trying to write. A supervisor serves the newest gateway only, so they
+/// cannot reach it; and one gateway never has two actors of one session (see `manager/mailbox.rs`). Returns
+/// their senders.
 pub(super) async fn leave_behind(
     store: &Store,
     config: &Loaded,
@@ -234,7 +235,7 @@ pub(super) async fn leave_behind(
     recovery::plan(found, 0).now.into_iter().map(start).collect()
 }
 
-/// Starts everything, in the order of `app::serve`. What recovery reads and writes waits at the borders as all else.
+/// Starts everything, in the order of `app::serve`. Recovery uses the simulated interfaces too.
 pub(super) fn start(
     store: &Store,
     ports: &Ports,

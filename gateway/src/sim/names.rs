@@ -1,9 +1,9 @@
-//! What steps are called, in traces and in what must be reached.
+//! Names of steps, in traces and in the coverage lists.
 
 use super::host::Word;
 use acp_shared::protocol::{Notice, Request};
 
-/// What is asked of the supervisor.
+/// Returns the name of a request to the supervisor.
 pub(super) fn of_request(request: &Request) -> String {
     let name = match request {
         Request::Spawn(_) => "spawn",
@@ -20,7 +20,7 @@ pub(super) fn of_request(request: &Request) -> String {
     format!("supervisor:{name}")
 }
 
-/// What the supervisor says.
+/// Returns the name of a message from the supervisor.
 pub(super) fn of_news(word: &Word) -> String {
     let name = match word {
         Word::Reply(..) => "answer",

@@ -1,5 +1,5 @@
-//! People and programs who use the gateway: they type in rooms and call the API, ask again when they hear nothing,
-//! and sometimes ask twice.
+//! Users and programs: they type in rooms and call the API, repeat requests without a response, and sometimes
+//! repeat answered ones.
 
 use super::room::{ACCOUNT, ROOM};
 use crate::channel::{Amended, Change, Changed, Inbox};
@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 
-/// What is wanted.
+/// Request of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Want {
-    /// Typed into a conversation.
+    /// A message in a conversation.
     Say {
         conversation: String,
         text: String,
@@ -53,18 +53,18 @@ pub(super) enum Want {
         permission: String,
         option: String,
     },
-    /// The message of another wish was changed, or deleted.
+    /// The message of another request was edited, or deleted if there is no text.
     Edited {
         conversation: String,
         message: usize,
         text: Option<String>,
     },
-    /// What the service says of a conversation.
+    /// The chat service reports a change of a conversation.
     Changed {
         conversation: String,
         change: Change,
     },
-    /// It was read up to the message of that wish.
+    /// The conversation was read up to the message of that request.
     CaughtUp {
         conversation: String,
         through: usize,
@@ -72,26 +72,26 @@ pub(super) enum Want {
 }
 
 impl Want {
-    /// Whether nothing is said in a conversation from then on.
+    /// True if the request archives a conversation.
     pub(super) fn puts_away(&self) -> bool {
         matches!(self, Self::Changed { change: Change::Archived { .. }, .. })
     }
 
-    /// The contrary.
+    /// True if the request unarchives a conversation.
     pub(super) fn takes_out(&self) -> bool {
         matches!(self, Self::Changed { change: Change::Unarchived, .. })
     }
 }
 
-/// One wish, for as long as the simulation lasts.
+/// One request, for the whole simulation.
 #[derive(Debug)]
 pub(super) struct Wish {
     pub(super) want: Want,
-    /// The first answer that was heard.
+    /// First response received.
     pub(super) answer: Option<String>,
-    /// Whether it was refused, which is an answer that is not kept.
+    /// True if the request was refused; refusals are not stored.
     pub(super) refused: bool,
-    /// Asked in this life of the gateway, and not answered.
+    /// True if the request was sent in this run of the gateway and is not answered.
     pub(super) waits: bool,
 }
 
@@ -101,20 +101,20 @@ impl Wish {
     }
 }
 
-/// An answer that is on its way: to which wish, and what.
+/// Responses in transit: number of the request, and the response.
 pub(super) type Answers = Arc<Mutex<Vec<(usize, Result<String, Failure>)>>>;
 
-/// How the gateway is reached.
+/// Access to the gateway.
 #[derive(Clone)]
 pub(super) struct Door {
     pub(super) inlet: Inlet,
     pub(super) manager: Arc<Manager>,
     pub(super) answers: Answers,
-    /// A planted bug: what has no route goes to this session.
+    /// Seeded bug: messages without a route go to this session.
     pub(super) fallback: Option<SessionKey>,
 }
 
-/// The conversation of that name.
+/// Returns the conversation of that name.
 pub(super) fn conversation(id: &str) -> ConversationRef {
     ConversationRef {
         channel: ROOM.to_owned(),
@@ -124,7 +124,7 @@ pub(super) fn conversation(id: &str) -> ConversationRef {
     }
 }
 
-/// What the room calls the message of that wish.
+/// Returns the message id of a request.
 pub(super) fn message_id(no: usize) -> String {
     format!("message-{no}")
 }
@@ -142,7 +142,7 @@ fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
     }
 }
 
-/// Asks an actor, past the manager. Whether it is answered is its affair.
+/// Sends a prompt to an actor directly, without the manager. A response is optional.
 pub(super) fn ask_directly(actor: &Sender<Envelope>, text: String) {
     let Ok(key) = IdempotencyKey::parse(&text.replace(' ', "-")) else { return };
     let request = request(&text, false, false);
@@ -152,7 +152,7 @@ pub(super) fn ask_directly(actor: &Sender<Envelope>, text: String) {
 }
 
 impl Door {
-    /// Asks, and puts the answer on its way.
+    /// Sends a request, and puts its response in transit.
     pub(super) fn ask(&self, no: usize, want: Want) {
         let door = self.clone();
         tokio::spawn(async move {
@@ -218,7 +218,7 @@ impl Door {
     }
 }
 
-/// What the service hears when it tells something: later, or nothing more.
+/// Returns the response to a channel's report: retry later, or done.
 fn heard(later: bool) -> Result<String, Failure> {
     if later { Err(Failure::of(Code::StoreUnavailable)) } else { Ok("heard".to_owned()) }
 }

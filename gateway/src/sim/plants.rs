@@ -1,42 +1,42 @@
-//! Bugs that are planted to see whether they are found. Each is a wrapper around the product at one of its borders:
-//! it changes what goes across, and nothing of the product itself.
+//! Seeded bugs, to test that the simulation finds them. Each wraps the product at one of its interfaces: it
+//! changes the data that crosses the interface, and nothing in the product itself.
 
 use super::chance::Chance;
 use super::host::Flaw;
 use rusqlite::Connection;
 
-/// A bug.
+/// A seeded bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plant {
     /// Output is acknowledged before it is committed.
     AckBeforeCommit,
-    /// The checkpoint moves before the message is sent.
+    /// The checkpoint advances before the message is sent.
     CheckpointBeforeSend,
-    /// A command under a key that was used acts again.
+    /// A command with a used key is executed again.
     ReplayedKeyActs,
     /// A message without a route goes to some session.
     Fallback,
-    /// A number of an input message is used for another one.
+    /// The number of an input message is used for another one.
     SeqAgain,
-    /// A prompt is handed over twice.
+    /// A prompt is sent twice.
     InputTwice,
     /// A message is sent again although the channel has it.
     NonceIgnored,
-    /// A row of the outbox gets lost.
+    /// A row of the outbox is lost.
     OutboxRowLost,
     /// The end of a run is written twice.
     CompletedTwice,
-    /// An actor that was superseded goes on writing.
+    /// A superseded actor continues to write.
     SupersededWrites,
-    /// The last words of an ended process are not waited for.
+    /// The last output of an ended process is not awaited.
     DeadLeaseNotDrained,
     /// A process is never ended.
     LeaseNotClosed,
-    /// A message that was taken is forgotten.
+    /// An accepted message is lost.
     InboxRowLost,
-    /// Files do not go with their message.
+    /// Files are not sent with their message.
     FilesLost,
-    /// How much somebody wants to be told is forgotten.
+    /// A chosen verbosity is lost.
     ChoiceForgotten,
 }
 
@@ -59,7 +59,7 @@ impl Plant {
         Self::ChoiceForgotten,
     ];
 
-    /// Those between gateway and supervisor.
+    /// Returns the flaw for bugs between gateway and supervisor.
     pub(super) const fn at_the_host(self) -> Option<Flaw> {
         match self {
             Self::AckBeforeCommit => Some(Flaw::AckEarly),
@@ -71,14 +71,14 @@ impl Plant {
         }
     }
 
-    /// Before a transaction: every actor gets the same epoch.
+    /// Applies a bug before a transaction: every actor gets the same epoch.
     pub(super) fn before_commit(self, db: &Connection, name: &str) {
         if self == Self::SupersededWrites && name == "claim" {
             drop(db.execute("UPDATE acp_sessions SET epoch = 0", []));
         }
     }
 
-    /// Those between gateway and database: what these transactions wrote is changed.
+    /// Applies bugs between gateway and database: changes the rows that these transactions wrote.
     pub(super) fn after_commit(self, db: &Connection, names: &[&str], chance: &mut Chance) {
         let did = |name: &str| names.contains(&name);
         let sql = match self {
@@ -109,7 +109,7 @@ impl Plant {
             }
             _ => return,
         };
-        // A plant that cannot be planted here is planted elsewhere.
+        // An error means that the bug does not apply here; it applies elsewhere.
         drop(db.execute_batch(sql));
     }
 }

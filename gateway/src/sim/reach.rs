@@ -1,14 +1,14 @@
-//! What the seeds must reach together: every transition of every machine, and a crash just before and just after each
-//! kind of effect.
+//! Coverage that all seeds together must reach: every transition of every machine, and a crash just before
+//! and just after each kind of effect.
 
 use crate::core::run::{RunEvent, RunState};
 use crate::core::session::{SessionEvent, SessionState};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was reached, and in how many seeds.
+/// Covered items, with the number of seeds that reached each.
 pub(super) type Reached = BTreeMap<String, usize>;
 
-/// What a seed came to.
+/// Result of a seed.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Tally {
     pub(super) effects: usize,
@@ -18,7 +18,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// What another one came to, too. What it reached counts once.
+    /// Adds the result of another seed. Its covered items count once each.
     pub(super) fn add(&mut self, other: Self) {
         self.effects += other.effects;
         self.lives += other.lives;
@@ -29,7 +29,7 @@ impl Tally {
     }
 }
 
-/// The machines that have no table of their own in `core`.
+/// Transitions of machines without a table in `core`.
 const MOVES: [&str; 23] = [
     "binding > active",
     "binding active > ended",
@@ -56,7 +56,7 @@ const MOVES: [&str; 23] = [
     "permission pending > expired",
 ];
 
-/// Everything that crosses a border of the gateway.
+/// All effects at the gateway's interfaces.
 const EFFECTS: [&str; 40] = [
     "commit:bind",
     "commit:binding_gone",
@@ -100,7 +100,7 @@ const EFFECTS: [&str; 40] = [
     "channel:lookup",
 ];
 
-/// Those in or around which a crash must come often, since seeds come to them seldom: once in how many times.
+/// Effects that seeds rarely reach, with a higher crash probability: once in this many times.
 const SELDOM: [(&str, usize); 23] = [
     ("commit:bind", 3),
     ("commit:binding_gone", 3),
@@ -127,18 +127,18 @@ const SELDOM: [(&str, usize); 23] = [
     ("supervisor:list", 40),
 ];
 
-/// Once in how many times the gateway dies around these effects, if one of them is of those.
+/// Returns the crash probability for these effects if one of them is rare.
 pub(super) fn seldom(names: &str) -> Option<usize> {
     let of = |name: &str| SELDOM.iter().find(|(seldom, _)| *seldom == name).map(|(_, once_in)| *once_in);
     names.split(' ').filter_map(of).min()
 }
 
-/// Whether one of these comes after nearly everything else in a seed: an answer with a file is the end of a turn.
+/// True if one of these occurs only near the end of a seed: an answer with a file ends a turn.
 pub(super) fn comes_last(names: &str) -> bool {
     names.split(' ').any(|name| name == "commit:delivery_without_files")
 }
 
-/// Transactions of the gateway that no seed comes to, and why.
+/// Transactions of the gateway that no seed reaches, with reasons.
 const BEYOND: [(&str, &str); 12] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
@@ -154,14 +154,14 @@ const BEYOND: [(&str, &str); 12] = [
     ("settle_loss", "its supervisor refuses no database"),
 ];
 
-/// Transactions of the gateway that a seed may come to, too seldom to ask for a crash around each, and why.
+/// Transactions of the gateway that are too rare to require a crash around each, with reasons.
 const RARE: [(&str, &str); 2] = [
     ("delivery_card", "the room cannot change what it shows: only what was a card before is looked after"),
     ("delivery_fold", "as before"),
 ];
 
-/// Transitions in the tables of `core` that no seed comes to: a turn is ended before its session is closed or faults, so
-/// that both happen to one that is idle.
+/// Transitions in the tables of `core` that no seed reaches: a turn ends before its session closes or faults,
+/// so both happen to idle sessions.
 const PASSED_BY: [&str; 4] = [
     "session running faulted error",
     "session running closed closed",
@@ -188,15 +188,15 @@ fn wanted() -> BTreeSet<String> {
     wanted
 }
 
-/// What was not reached.
+/// Returns the required items that were not reached.
 pub(super) fn missing(reached: &Reached) -> Vec<String> {
     wanted().into_iter().filter(|name| !reached.contains_key(name)).collect()
 }
 
-/// What was reached and is on no list: one of them is not up to date.
+/// Returns reached items that are on no list, which means that a list is outdated.
 pub(super) fn unknown(reached: &Reached) -> Vec<String> {
     let beginnings = ["run  accepted queued", "session  spawned creating"];
-    // Where a binding ends in the moment between a plan and its first part, in a conversation that is put away.
+    // A binding that ends between a plan and its first part, in an archived conversation.
     let seldom = ["part planned > rejected", "part planned > uncertain"];
     let mut known = wanted();
     known.extend(beginnings.iter().chain(&seldom).map(|name| (*name).to_owned()));
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// The names of the transactions in the source of the gateway, tests aside.
+    /// Collects the names of the transactions in the source of the gateway, tests excluded.
     fn transactions(dir: &Path, found: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();

@@ -1,5 +1,5 @@
-//! A chat service by chance: it takes messages, dedupes them by nonce, loses answers, limits, refuses, and may not
-//! know what it has. What it shows is what people see.
+//! Simulated chat service: accepts messages, deduplicates by nonce, loses responses, limits, refuses, and may
+//! not know which messages it has, all by chance. Its messages are what users see.
 
 use super::chance::Chance;
 use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
@@ -9,34 +9,34 @@ use crate::core::split::{Limit, Unit};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// The channel's name.
+/// Name of the channel.
 pub(super) const ROOM: &str = "room";
 
-/// Its account.
+/// Name of its account.
 pub(super) const ACCOUNT: &str = "main";
 
-/// The longest file, in bytes.
+/// Maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 100_000;
 
-/// A message that people see.
+/// Message that users see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) conversation: String,
     pub(super) message: Outgoing,
 }
 
-/// What becomes, for good, of all that a turn says in one conversation.
+/// Permanent fault of all output of a turn in one conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is refused, now and later.
+    /// All messages are refused permanently.
     Refused,
-    /// Nobody ever learns whether it is there.
+    /// The result of sending is never known.
     Unknown,
-    /// Files are refused, for a moment and for good.
+    /// Files are refused, temporarily and permanently.
     NoFiles,
 }
 
-/// A call of the gateway that has not been answered.
+/// Call of the gateway that is not answered yet.
 #[derive(Debug)]
 pub(super) enum Call {
     Send(ConversationRef, Outgoing, oneshot::Sender<SendOutcome>),
@@ -53,13 +53,13 @@ pub(super) struct Room {
 pub(super) struct Inside {
     pub(super) calls: Vec<Call>,
     pub(super) shown: Vec<Shown>,
-    /// It takes nothing and knows nothing.
+    /// True while every call fails with an unknown result.
     pub(super) asleep: bool,
-    /// In which conversation nothing gets through, and how.
+    /// Conversation with a permanent fault, and its kind.
     pub(super) fate: Option<(&'static str, Fate)>,
-    /// A planted bug: the service's answer is taken for another message's.
+    /// Seeded bug: the service's response is taken for that of another message.
     pub(super) ignores_nonces: bool,
-    /// A planted bug: messages come without their files.
+    /// Seeded bug: messages arrive without their files.
     pub(super) loses_files: bool,
 }
 
@@ -79,7 +79,7 @@ impl Channel for Room {
     }
 
     fn limit(&self) -> Limit {
-        // Small, so that answers have several parts; and with room for what is said beside a file.
+        // Small, so that answers have several parts; with room for the text next to a file.
         Limit::new(Unit::Utf16, 80)
     }
 
@@ -109,7 +109,7 @@ impl Channel for Room {
 }
 
 impl Inside {
-    /// What becomes of this one for good. Answers to people are spared: those are tried for ever.
+    /// Returns the permanent fault of a message. Replies to people have none: they are retried without limit.
     fn fate(&self, to: &ConversationRef, message: &Outgoing) -> Option<Fate> {
         let (conversation, fate) = self.fate?;
         (conversation == to.conversation_id && message.run_id.is_some()).then_some(fate)
@@ -134,7 +134,7 @@ impl Inside {
         format!("m{at}")
     }
 
-    /// Serves one of the calls. `trouble` says how often something goes wrong: once in so many times; 0 never.
+    /// Handles one of the calls. A fault occurs once in `trouble` times; never for 0.
     pub(super) fn serve(&mut self, at: usize, trouble: usize, chance: &mut Chance) -> String {
         let call = self.calls.remove(at);
         match call {
@@ -200,7 +200,7 @@ impl Inside {
         }
     }
 
-    /// The gateway is gone. What it had sent may still arrive; nobody hears of it.
+    /// Drops the calls of a killed gateway. Sent messages may still arrive, without a response.
     pub(super) fn forsake(&mut self, chance: &mut Chance) {
         for call in std::mem::take(&mut self.calls) {
             if let Call::Send(to, message, _) = call

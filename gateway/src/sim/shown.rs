@@ -1,5 +1,5 @@
-//! What people must see of the journal: every word of a completed turn and all that it changed, in messages and in the
-//! files that go with them, and as much as somebody in that conversation chose.
+//! Invariants of what people see of the journal: every word of a completed turn and all its changes, in
+//! messages and their files, at the verbosity chosen in the conversation.
 
 use super::laws::{broken, texts, word_of};
 use super::room::Shown;
@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// I7: what people see is what was planned from the journal, in its order.
+/// Checks I7: people see exactly the parts planned from the journal, in order.
 pub(super) fn rooms(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
     const SQL: &str = "SELECT p.binding_key, b.thread_id, p.nonce, p.state, p.text, p.files_json \
         FROM acp_delivery_part p JOIN acp_bindings b USING (binding_key) ORDER BY p.binding_key, p.session_seq, p.part_no";
@@ -59,7 +59,7 @@ pub(super) fn rooms(stage: &Stage<'_>, db: &Connection) -> Result<(), Broken> {
     }
 }
 
-/// The files of a message are those that were planned.
+/// Checks that the files of a message are those that were planned.
 fn files_as_planned(message: &Outgoing, planned: Option<String>) -> Result<(), Broken> {
     let shown = message.files.iter().map(|file| json!({ "name": file.name, "bytes": file.bytes.len() }));
     let planned = planned.map_or(Ok(Value::Array(Vec::new())), |planned| serde_json::from_str(&planned));
@@ -73,16 +73,16 @@ fn files_as_planned(message: &Outgoing, planned: Option<String>) -> Result<(), B
     }
 }
 
-/// A turn that was completed, whose answer people see all of.
+/// Completed turn whose answer must be visible completely.
 struct Told {
     run: String,
     thread: String,
-    /// What somebody chose there before it ended.
+    /// Verbosity chosen there before the turn ended.
     verbosity: Option<String>,
 }
 
 fn told(db: &Connection) -> Vec<Told> {
-    // What was refused with its files is told once more without, in what follows it.
+    // A part refused because of its files is sent again without them, in the parts after it.
     const SQL: &str = "SELECT p.run_id, b.thread_id, (SELECT c.verbosity FROM temp.chosen c \
         WHERE c.binding_key = p.binding_key AND c.from_seq < p.session_seq ORDER BY c.rowid DESC LIMIT 1) \
         FROM acp_delivery_part p JOIN acp_bindings b USING (binding_key) \
@@ -103,8 +103,8 @@ fn payloads(db: &Connection, run: &str, kind: &str) -> Vec<String> {
     rows.and_then(Iterator::collect).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The final of a completed turn has every word of it, its tool calls where somebody wants them and nowhere else, and what
-/// it changed.
+/// Checks that the final message of a completed turn has every word, its changes, and its tool calls only at
+/// verbosities that show them.
 fn says_all(db: &Connection, shown: &[Shown]) -> Result<(), Broken> {
     for Told { run, thread, verbosity } in told(db) {
         let of_run: Vec<&Outgoing> = shown
@@ -159,8 +159,8 @@ fn says_all(db: &Connection, shown: &[Shown]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Where somebody wants to hear nothing beside answers, questions and errors, nothing else is told; and nowhere else is
-/// anything left out.
+/// Checks that verbosity `none` shows only answers, permission requests and errors, and that no other
+/// verbosity omits anything.
 pub(super) fn as_chosen(db: &Connection) -> Result<(), Broken> {
     let list = |names: &[&str]| names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(",");
     let chosen = "(SELECT c.verbosity FROM temp.chosen c WHERE c.binding_key = b.binding_key \

@@ -1,6 +1,6 @@
-//! The scheduler: at every moment it picks by chance what happens next, of all that can: a commit, a request that
-//! reaches the supervisor, a piece of news, an answer of the chat service, a word of an agent, a wish of a person, the
-//! passing of time, the death of anybody. Whatever is durable is looked at after each of these (see `laws`).
+//! The scheduler: picks the next event at random from all possible ones: a commit, a request that reaches the
+//! supervisor, a notice, a response of the chat service, a word of an agent, a request of a user, the passing
+//! of time, a crash. All durable state is checked after each event (see `laws`).
 
 use super::chance::Chance;
 use super::ear;
@@ -23,18 +23,18 @@ use acp_shared::protocol::LeaseState;
 use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 
-/// Effects that a seed has at least.
+/// Minimum number of effects in a seed.
 pub(super) const EFFECTS_MIN: usize = 200;
-/// Steps after which everything must have come to rest.
+/// Number of steps after which everything must be at rest.
 const STEPS_MAX: usize = 6_000;
-/// How long nothing must happen for it to be rest, in milliseconds.
+/// Time without any event that counts as rest, in milliseconds.
 const REST_MS: u64 = 120_000;
-/// The most often that it dies so when all else is calm already.
+/// Maximum number of crashes once all other faults are off.
 const LATE_CRASHES_MAX: usize = 3;
-/// The conversations.
+/// Names of the conversations.
 pub(super) const ROOMS: [&str; 3] = ["a", "b", "c"];
 
-/// What can happen next.
+/// Possible next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Commit,
@@ -57,18 +57,18 @@ enum Next {
     Crash,
 }
 
-/// How one life of the gateway ends.
+/// End of one run of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     Killed,
     AtRest,
 }
 
-/// A law that does not hold.
+/// Violation of an invariant.
 #[derive(Debug, Clone)]
 pub(super) struct Broken(pub(super) String);
 
-/// Everything of one seed that outlives the gateway.
+/// State of one seed that outlives the gateway.
 pub(super) struct Stage<'a> {
     pub(super) hand: &'a mut Hand,
     config: &'a Loaded,
@@ -80,21 +80,21 @@ pub(super) struct Stage<'a> {
     pub(super) plant: Option<Plant>,
     pub(super) read: laws::Read,
     now_ms: u64,
-    /// No more wishes and no more trouble: everything is let come to rest.
+    /// True once requests and faults are off, and everything must come to rest.
     pub(super) calm: bool,
     connected: bool,
-    /// How often trouble comes; a seed has its own character.
+    /// Frequency of faults, which differs between seeds.
     trouble: Trouble,
     pub(super) wishes_left: usize,
-    /// How often the gateway may still die in the calm, around what happens seldom: much of that happens only there.
+    /// Remaining crashes in the calm phase, around rare effects: many of them occur only there.
     late_crashes: usize,
-    /// Whether it may die once more than that, around what comes last of all.
+    /// True if one more crash is allowed after those, around the very last effects.
     last_crash: bool,
     rest_ms: u64,
     pub(super) steps: usize,
-    /// Whether the store was made to fail in this life.
+    /// True if the store was made to fail in this run.
     failing: bool,
-    /// The ways to actors of an earlier gateway that do not know that they are superseded.
+    /// Senders to actors of an earlier gateway that do not know that they are superseded.
     pub(super) left: Vec<Sender<Envelope>>,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Everything, from nothing to rest.
+    /// Runs the seed, from an empty database to rest.
     pub(super) fn play(mut self) -> Result<Tally, Broken> {
         self.room.lock().ignores_nonces = self.plant == Some(Plant::NonceIgnored);
         self.room.lock().loses_files = self.plant == Some(Plant::FilesLost);
@@ -161,7 +161,7 @@ impl<'a> Stage<'a> {
             let at = (dir.as_path(), self.now_ms);
             if !self.calm && self.chance.one_in(2) {
                 self.left = life::leave_behind(&store, self.config, at).await;
-                // All of them hold their sessions before the next gateway begins, which is the one that counts.
+                // They claim their sessions before the next gateway starts, whose claims are the valid ones.
                 ports.settle().await;
                 let claims = lock(&ports.pump).waiting().count();
                 for _ in 0..claims {
@@ -172,7 +172,7 @@ impl<'a> Stage<'a> {
             let gateway = life::start(&store, &ports, &supervisor, self.config, at);
             self.act(&ports, gateway).await
         });
-        // The gateway's memory goes, all at once; the database stays as it was committed last.
+        // The gateway's memory is lost at once; the database keeps the last commit.
         drop((store, supervisor));
         drop(runtime);
         self.left.clear();
@@ -189,7 +189,7 @@ impl<'a> Stage<'a> {
         played
     }
 
-    /// Agents go on while there is no gateway.
+    /// Lets agents continue while no gateway runs.
     fn between_lives(&mut self) {
         self.now_ms += 1 + self.chance.next() % if self.chance.one_in(4) { 60_000 } else { 2_000 };
         for _ in 0..self.chance.below(12) {
@@ -253,7 +253,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Once in how many times the gateway dies around effects of these names; 0 for never.
+    /// Returns the crash probability around effects of these names, as once in n; 0 for never.
     fn crash(&self, names: &str) -> usize {
         let is_spared = self.calm && self.late_crashes == 0 && !(self.last_crash && reach::comes_last(names));
         if names.is_empty() || is_spared {
@@ -293,7 +293,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Takes what the gateway has put on the connection since.
+    /// Collects the requests that the gateway has sent since the last call.
     fn collect(&mut self, ports: &Ports) {
         let mut wire = lock(&ports.wire);
         while let Some(request) = wire.take() {
@@ -368,7 +368,7 @@ impl<'a> Stage<'a> {
         all
     }
 
-    /// The names of the effects that would happen; empty for what is none of the gateway's.
+    /// Returns the names of the effects of an event; empty if it is not the gateway's.
     fn name(&self, next: Next, ports: &Ports) -> String {
         match next {
             Next::Commit => {
@@ -477,7 +477,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Commits the first `count` that wait, as one group, with what is planted around it.
+    /// Commits the first `count` waiting transactions as one group, with the seeded bugs around it.
     fn commit_first(&mut self, pump: &mut Pump, count: usize) {
         let names: Vec<&'static str> = pump.waiting().take(count).collect();
         if let (Some(plant), Some(name)) = (self.plant, names.first()) {

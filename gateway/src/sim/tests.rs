@@ -1,4 +1,4 @@
-//! Ten thousand seeds, fresh ones, and the planted bugs.
+//! Ten thousand fixed seeds, new seeds, and the seeded bugs.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -23,19 +23,19 @@ use acp_shared::protocol::{Reply, Request};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Seeds that are the same each time; `SIM_SEEDS=10000` plays ten thousand.
+/// Number of fixed seeds; `SIM_SEEDS=10000` runs ten thousand.
 const SEEDS: u64 = 200;
-/// So many seeds must reach everything together.
+/// Number of seeds that together must reach full coverage.
 const REACHES_ALL: u64 = 10_000;
-/// Seeds that nobody has played before; `SIM_FRESH_SEEDS` plays more.
+/// Number of new seeds; `SIM_FRESH_SEEDS` runs more.
 const FRESH: u64 = 20;
-/// Within so many seeds a planted bug must be found.
+/// Number of seeds within which a seeded bug must be found.
 const FOUND_WITHIN: u64 = 150;
 const SESSIONS_MIN: usize = 3;
-/// Lines of a run that failed.
+/// Maximum number of printed lines of a failed run.
 const LINES: usize = 20_000;
 
-/// Everything that seeds share.
+/// State shared by all seeds.
 struct Theatre {
     hand: Hand,
     config: Loaded,
@@ -58,9 +58,9 @@ impl Theatre {
         (played, heard.lines.unwrap_or_default())
     }
 
-    /// Plays a seed in which everything must hold, and adds what it came to.
+    /// Runs a seed without seeded bugs, and adds its result.
     fn must_hold(&mut self, seed: u64, all: &mut Tally) {
-        // Aloud, so that the very run that failed can be read: in another one tasks may be woken in another order.
+        // With all log lines, since another run of the seed may wake tasks in another order.
         let (played, lines) = self.play(seed, None, true);
         let tally = match played {
             Ok(tally) => tally,
@@ -80,7 +80,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Plays so many seeds from this one on, on every processor, until one does not hold.
+/// Runs this many seeds on all processors, until one fails.
 fn all_hold(first: u64, count: u64) -> Tally {
     let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
     let work = || {
@@ -104,7 +104,7 @@ fn all_hold(first: u64, count: u64) -> Tally {
     })
 }
 
-/// Says that a seed did not hold, so that the others end too.
+/// Signals on drop that a seed failed, so that the other threads stop.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -115,7 +115,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// The same ones each time. So many of them must reach everything together.
+/// Runs the fixed seeds. Enough of them must reach full coverage together.
 #[test]
 fn seeds_fixed() {
     let begun = std::time::Instant::now();
@@ -129,7 +129,7 @@ fn seeds_fixed() {
     assert!(count < REACHES_ALL || missing.is_empty(), "not reached: {missing:#?}");
 }
 
-/// Others each time; `SIM_FRESH` gives the first one.
+/// Runs new seeds; `SIM_FRESH` sets the first one.
 #[test]
 fn seeds_fresh() {
     use std::time::{SystemTime, UNIX_EPOCH};
@@ -139,7 +139,7 @@ fn seeds_fresh() {
     all_hold(first, number("SIM_FRESH_SEEDS").unwrap_or(FRESH));
 }
 
-/// `SIM_SEED=n` plays one seed and prints all of it; `make replay` does it in the build in which it is always the same.
+/// `SIM_SEED=n` runs one seed and prints its log; `make replay` does so in the reproducible build.
 #[test]
 fn replay() {
     let Some(seed) = number("SIM_SEED") else { return };
@@ -155,19 +155,20 @@ fn a_process_is_asked_for_once() {
     is_asked_for_once(false);
 }
 
-/// A connection breaks and comes back while a commit is under way: what the commit allows is asked for once on the new
-/// one.
+/// A connection breaks and comes back during a commit: the request that the commit allows is sent once on the
+/// new one.
 #[test]
 fn a_process_is_asked_for_once_after_a_reconnect_during_a_commit() {
     is_asked_for_once(true);
 }
 
-/// The next request; the connection is free for an answer.
+/// Takes the next request; releases the connection for a response.
 fn take(ports: &Ports) -> Option<(u64, Request)> {
     lock(&ports.wire).take()
 }
 
-/// On each connection. Asked for twice, a start may be refused first and succeed then, and nobody knows of that process.
+/// Once on each connection. A start sent twice may be refused first and then succeed, and its process would
+/// be orphaned.
 fn is_asked_for_once(breaks: bool) {
     let mut theatre = Theatre::new();
     let dir = theatre.hand.dir().to_owned();
@@ -211,8 +212,8 @@ fn is_asked_for_once(breaks: bool) {
     assert!(spawns.iter().all(|asked| asked.len() <= 1), "{spawns:?}");
 }
 
-/// A session is committed, and the database fails just when its actor is made: what was promised is done once it can be
-/// written again, though nobody asks.
+/// A session is committed, and the database fails while its actor is created: the work is done once the
+/// database is writable again, without a new request.
 #[test]
 fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
     let mut theatre = Theatre::new();
@@ -259,7 +260,7 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
     );
 }
 
-/// The bug breaks this law in one of the first seeds; it may break others before.
+/// Checks that the bug breaks this invariant in one of the first seeds; it may break others before.
 fn is_found(plant: Plant, law: &str) {
     let mut theatre = Theatre::new();
     let mut others = BTreeSet::new();

@@ -1,33 +1,33 @@
-//! How much goes wrong in a seed.
+//! Frequency of faults in a seed.
 
 use super::chance::Chance;
 use super::room::Fate;
 
-/// How often what happens, against everything else: once in so many times, or by weight.
+/// Frequencies of faults: once in so many times, or as a weight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trouble {
-    /// The gateway dies once in so many effects, or half as often.
+    /// The gateway is killed once in so many effects, or half as often.
     pub(super) crash: usize,
-    /// The room does not answer well once in so many calls.
+    /// The room misbehaves once in so many calls.
     pub(super) room: usize,
-    /// Once asleep, the room wakes once in so many times that it could.
+    /// A sleeping room wakes once in so many opportunities.
     pub(super) sleep: usize,
-    /// What gets through nowhere in one of the conversations.
+    /// Permanent fault of one conversation.
     pub(super) fate: Option<Fate>,
-    /// The weight of what dies at the supervisor's.
+    /// Weight of deaths at the supervisor.
     pub(super) deaths: usize,
-    /// The weight of commits that fail.
+    /// Weight of failing commits.
     pub(super) commits: usize,
 }
 
 impl Trouble {
-    /// What this seed has of it.
+    /// Picks the frequencies of a seed.
     pub(super) fn of(chance: &mut Chance) -> Self {
         let often = |chance: &mut Chance, often: usize, seldom: usize| {
             if chance.one_in(2) { often } else { seldom }
         };
         Self {
-            // Where it comes seldom turns end and are told, where it comes often all of it is taken up again.
+            // Rare crashes let turns end and be delivered; frequent ones test the recovery.
             crash: *chance.pick(&[60, 250, 1_000]).unwrap_or(&250),
             fate: chance
                 .pick(&[

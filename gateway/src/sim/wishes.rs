@@ -1,4 +1,4 @@
-//! What people wish for next, whether they ask again, and what they hear.
+//! The next requests of users, their repetitions, and the responses.
 
 use super::ear;
 use super::laws;
@@ -8,7 +8,7 @@ use super::stage::{Broken, ROOMS, Stage};
 use crate::channel::Change;
 use crate::core::session::Ending;
 
-/// How much people want to be told.
+/// Verbosities that users choose.
 const VERBOSITY: [&str; 6] = ["none", "none", "full", "full", "compact", "default"];
 
 impl Stage<'_> {
@@ -38,7 +38,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// One that was superseded is asked for something: it must not accept it. Until it is superseded it may.
+    /// Sends a prompt to a superseded actor, which must not accept it. Before it is superseded it may.
     pub(super) fn tell_left_behind(&mut self) {
         let at = self.chance.below(self.left.len());
         let text = format!("to one left behind {}", self.steps);
@@ -46,7 +46,7 @@ impl Stage<'_> {
     }
 
     pub(super) fn wish(&mut self, ports: &Ports, gateway: &Gateway) {
-        // What was put away is taken out only when nobody is about to put it away any more.
+        // A conversation is unarchived only if no archive request is in progress.
         let waits = self.wishes.iter().any(|it| it.waits && it.want.puts_away());
         let may = |it: &Wish| !(it.waits || waits && it.want.takes_out());
         let open: Vec<usize> = (0..self.wishes.len())
@@ -74,7 +74,7 @@ impl Stage<'_> {
         }
     }
 
-    /// At the end nobody leaves a conversation put away.
+    /// Unarchives all conversations at the end.
     pub(super) fn take_all_out(&mut self) {
         for wish in self.wishes.iter_mut().filter(|wish| wish.want.puts_away() && wish.answer.is_none()) {
             wish.refused = true;
@@ -94,13 +94,13 @@ impl Stage<'_> {
         let say = |text: String| Want::Say { conversation: room.clone(), text };
         let pump = lock(&ports.pump);
         let all = laws::sessions(pump.db(), false);
-        // Until the rooms have their sessions nobody takes another's.
+        // Until every room has a session, nobody uses another room's.
         let some = self.chance.pick(&all).filter(|_| all.len() >= ROOMS.len()).cloned();
         let asked = laws::pending_permission(pump.db());
         let queued = laws::queued_run(pump.db());
         drop(pump);
         let Some(session) = some else {
-            // A spawn without a supervisor is refused: people try again.
+            // A spawn without a supervisor is refused, and is repeated.
             let spawn = all.len() < ROOMS.len() && self.chance.one_in(2);
             return say(if spawn { "/acp spawn demo".to_owned() } else { format!("do {no}") });
         };

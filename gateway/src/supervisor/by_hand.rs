@@ -1,4 +1,4 @@
-//! The connection without a socket, for simulated time: the other end is whoever holds the [`Wire`].
+//! Supervisor connection without a socket, for simulated time: the owner of the [`Wire`] is the other end.
 
 use super::{Driver, REQUESTS_MAX, ReadMarks, Shared, Supervisor};
 use crate::supervisor::{LinkStatus, hello};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, watch};
 
-/// The marks of a gateway without a store.
+/// Returns the marks of a gateway without a store.
 pub(crate) fn no_marks() -> ReadMarks {
     let start_id = StartId::mint();
     Box::new(move || {
@@ -18,7 +18,7 @@ pub(crate) fn no_marks() -> ReadMarks {
     })
 }
 
-/// A connected supervisor that looks up programs and directories on this machine, and answers nothing else.
+/// Returns a connected supervisor that only looks up programs and directories on this machine.
 pub(crate) fn looking_up() -> Supervisor {
     let (supervisor, mut wire) = Wire::new();
     wire.up("supervisor");
@@ -40,13 +40,13 @@ pub(crate) fn looking_up() -> Supervisor {
     supervisor
 }
 
-/// The supervisor's end.
+/// The supervisor's end of the connection.
 pub(crate) struct Wire {
     driver: Driver,
 }
 
 impl Wire {
-    /// Both ends of a connection that is down.
+    /// Creates both ends of a connection that is down.
     pub(crate) fn new() -> (Supervisor, Self) {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
         let status = watch::Sender::new(LinkStatus::Down("not connected yet".to_owned()));
@@ -63,7 +63,7 @@ impl Wire {
         (Supervisor { shared, requests }, Self { driver })
     }
 
-    /// Connects.
+    /// Sets the connection up.
     pub(crate) fn up(&mut self, supervisor_id: &str) {
         while self.driver.queue.try_recv().is_ok() {}
         self.driver.set_up(Welcome {
@@ -75,27 +75,27 @@ impl Wire {
         });
     }
 
-    /// Breaks.
+    /// Breaks the connection.
     pub(crate) fn down(&self) {
         self.driver.set_down(LinkStatus::Down("the connection broke".to_owned()));
     }
 
-    /// Whether there are requests.
+    /// True if requests are queued.
     pub(crate) fn has_requests(&self) -> bool {
         !self.driver.queue.is_empty()
     }
 
-    /// The next request, in the order in which they were made.
+    /// Takes the next request, in order.
     pub(crate) fn take(&mut self) -> Option<(u64, Request)> {
         self.driver.queue.try_recv().ok()
     }
 
-    /// Answers a request.
+    /// Replies to a request.
     pub(crate) fn reply(&self, id: u64, result: Result<Reply, Refusal>) {
         self.driver.shared.deliver(ToClient::Reply { id, result });
     }
 
-    /// Tells news of a lease.
+    /// Sends a notice about a lease.
     pub(crate) fn notice(&self, notice: Notice) {
         self.driver.shared.deliver(ToClient::Notice(notice));
     }

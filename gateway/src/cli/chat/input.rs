@@ -1,5 +1,5 @@
-//! What a person (or a script) types into `chat`, read on a thread of its own, one line at a time and only when
-//! it is wanted.
+//! Input of `chat` from a person or a script, read on a separate thread, one line at a time and only on
+//! request.
 
 use crate::cli::inside;
 use crate::error::Failure;
@@ -10,38 +10,38 @@ use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
-/// Longest line of a script.
+/// Maximum length of a script line, in bytes.
 const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// Lines that the history keeps.
+/// Maximum number of lines in the history.
 const HISTORY_LINES_MAX: usize = 1_000;
-/// What stands before the line that is typed.
+/// Prompt of the line editor.
 const PROMPT: &str = "> ";
 
-/// What came.
+/// Event of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Typed {
     /// A line.
     Line(String),
-    /// Ctrl-C on the line.
+    /// Ctrl-C in the line editor.
     Interrupt,
-    /// Nothing more will come.
+    /// End of input.
     End,
 }
 
-/// Prints above the line that is being typed.
+/// Prints above the line that is being edited.
 pub(crate) type Printer = Box<dyn ExternalPrinter + Send>;
 
-/// The reading thread.
+/// Handle of the reading thread.
 pub(crate) struct Input {
     typed: mpsc::Receiver<Typed>,
     wanted: std::sync::mpsc::SyncSender<()>,
-    /// Whether a line was asked for and has not come yet.
+    /// True if a line was requested and has not arrived yet.
     reading: bool,
 }
 
 impl Input {
-    /// Starts reading: with line editing and a history when a person is there. The printer is for output beside
-    /// the line that is being typed.
+    /// Starts the thread: with line editing and a history if standard input and output are a terminal. The
+    /// printer is for output while a line is being edited.
     ///
     /// # Errors
     /// The terminal cannot be used.
@@ -60,7 +60,7 @@ impl Input {
             .build();
         let mut editor: Editor<(), DefaultHistory> =
             Editor::with_config(config).map_err(|error| inside("the terminal", &error))?;
-        // There is none before the first chat.
+        // The file does not exist before the first chat.
         let _ = editor.load_history(history);
         let printer = editor.create_external_printer().map_err(|error| inside("the terminal", &error))?;
         let history = history.to_owned();
@@ -68,22 +68,22 @@ impl Input {
         Ok((input, Some(Box::new(printer))))
     }
 
-    /// Asks for the next line, unless that was done already.
+    /// Requests the next line, unless one is requested already.
     pub(crate) fn want(&mut self) {
         if !self.reading {
-            // The thread that ended says so by closing the other channel.
+            // A thread that has ended has closed the other channel, which `next` reports.
             self.reading = self.wanted.send(()).is_ok();
         }
     }
 
-    /// The line that was asked for. Safe to cancel.
+    /// Waits for the requested line. Safe to cancel.
     pub(crate) async fn next(&mut self) -> Typed {
         let typed = self.typed.recv().await.unwrap_or(Typed::End);
         self.reading = false;
         typed
     }
 
-    /// Whether the terminal is in the hands of the line editor.
+    /// True if the line editor controls the terminal.
     pub(crate) const fn is_reading(&self) -> bool {
         self.reading
     }
@@ -115,7 +115,7 @@ fn edit_lines(
         let typed = match editor.readline(PROMPT) {
             Ok(line) => {
                 if !line.trim().is_empty() && editor.add_history_entry(line.as_str()).unwrap_or(false) {
-                    // A history that cannot be kept is no reason to stop talking.
+                    // A history that cannot be saved does not end the chat.
                     let _ = editor.save_history(history);
                 }
                 Typed::Line(line)

@@ -1,4 +1,4 @@
-//! What `chat` shows: a stream for scripts, and for a person lines above the one that is being typed.
+//! Output of `chat`: a stream for scripts, and for a person lines above the one that is being edited.
 
 use crate::cli::chat::input::Printer;
 use crate::cli::output::{Out, Outcome, name};
@@ -7,17 +7,17 @@ use crate::core::project::excerpt;
 use crate::core::sanitize;
 use serde_json::Value;
 
-/// A line is shown at the latest when it is this long, cut after a word.
+/// Maximum length of an output line, in characters; longer text is cut after a word.
 const LINE_CHARS_MAX: usize = 78;
 
-/// Gathers text that comes in pieces into lines that can be shown one by one.
+/// Joins streamed text into lines that can be shown one by one.
 #[derive(Debug, Default)]
 pub(crate) struct Wrap {
     open: String,
 }
 
 impl Wrap {
-    /// Takes a piece, gives the lines that are complete.
+    /// Adds a piece of text. Returns the completed lines.
     pub(crate) fn push(&mut self, text: &str) -> Vec<String> {
         let mut lines = Vec::new();
         for c in text.chars() {
@@ -35,13 +35,13 @@ impl Wrap {
         lines
     }
 
-    /// Gives what is left.
+    /// Returns the incomplete last line, if any.
     pub(crate) fn end(&mut self) -> Option<String> {
         (!self.open.is_empty()).then(|| std::mem::take(&mut self.open))
     }
 }
 
-/// Where it is shown.
+/// Output of the chat.
 pub(crate) struct Screen<'a> {
     out: &'a mut Out,
     printer: Option<Printer>,
@@ -49,17 +49,17 @@ pub(crate) struct Screen<'a> {
 }
 
 impl<'a> Screen<'a> {
-    /// On standard output, or through the line editor's printer.
+    /// Writes to standard output, or through the line editor's printer.
     pub(crate) fn new(out: &'a mut Out, printer: Option<Printer>) -> Self {
         Self { out, printer, wrap: Wrap::default() }
     }
 
-    /// Whether programs read it.
+    /// True if the output is JSON lines.
     pub(crate) const fn is_json(&self) -> bool {
         self.out.json
     }
 
-    /// Text of the agent, as it comes.
+    /// Shows streamed text of the agent.
     pub(crate) fn text(&mut self, text: &str) -> Outcome {
         if self.printer.is_none() {
             self.out.text(text)?;
@@ -71,7 +71,7 @@ impl<'a> Screen<'a> {
         Ok(())
     }
 
-    /// A line of its own.
+    /// Shows a separate line.
     pub(crate) fn line(&mut self, text: &str) -> Outcome {
         self.end_text()?;
         if self.printer.is_none() {
@@ -81,7 +81,7 @@ impl<'a> Screen<'a> {
         self.print(text.to_owned())
     }
 
-    /// Ends text that stands in the middle of a line.
+    /// Ends a line of streamed text.
     pub(crate) fn end_text(&mut self) -> Outcome {
         if self.printer.is_none() {
             self.out.end_line()?;
@@ -104,7 +104,7 @@ impl<'a> Screen<'a> {
         }
     }
 
-    /// Shows one event of the session: as it is for programs, in words for people.
+    /// Shows one event of the session: the JSON line for programs, text for people.
     pub(crate) fn event(&mut self, line: &str, event: &Value) -> Outcome {
         if self.out.json {
             self.out.line(line)?;

@@ -1,5 +1,5 @@
-//! What `doctor` says of each account of a channel that has a service behind it: as the gateway that serves it sees it,
-//! or, where none does, what can be told from the configuration. Nothing is asked of the service itself.
+//! Checks of `doctor` for each Discord account: as the running gateway reports it, or, without a gateway,
+//! from the configuration alone. Discord itself is not contacted.
 
 use super::{Check, Verdict, check};
 use crate::api::AccountView;
@@ -9,7 +9,8 @@ use crate::core::policy::{Bind, SPAWN_NOT_ALLOWED, Scope, effective};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// One line for each account. `served` is what a running gateway says of those that it serves; none: none runs.
+/// Returns the checks of all accounts. `served` is the report of a running gateway; `None` if no gateway
+/// runs.
 pub(super) fn look(
     config: Option<&Config>,
     served: Option<&[AccountView]>,
@@ -40,7 +41,7 @@ pub(super) fn look(
     checks
 }
 
-/// One line for each account in which nobody may spawn into a conversation, with the key and the file that say so.
+/// Returns a note for each account that may not spawn into conversations, with the deciding key and file.
 pub(super) fn spawning(loaded: &Loaded, file: &Path) -> Vec<Check> {
     let of = |id: &String| {
         let scope = Scope { channel: Some("discord".to_owned()), account: Some(id.clone()), agent: None };
@@ -58,7 +59,7 @@ fn running(view: &AccountView) -> Check {
     check(name, verdict, format!("{}: {}", view.account, view.details))
 }
 
-/// What an account would be served with; never its token.
+/// Summarizes the settings of an account, without its token.
 #[cfg(feature = "discord")]
 fn readable(
     id: &str,
@@ -157,7 +158,7 @@ mod tests {
         config
     }
 
-    /// Whoever asks why /acp spawn is refused finds the key, and the file to set it in.
+    /// The reason why `/acp spawn` is refused names the key, and the file to set it in.
     #[test]
     fn where_nobody_may_spawn_the_key_and_the_file_are_named() {
         use crate::config::load::{Inputs, load};
@@ -208,7 +209,7 @@ mod tests {
         assert!(look(None, None, &env).is_empty());
     }
 
-    /// Tokens and ids of a wrong form, and token files with a wrong mode, are listed.
+    /// Lists tokens and ids of a wrong form, and token files with a wrong mode.
     #[test]
     fn tokens_and_ids_of_the_wrong_form_are_named() {
         use Verdict::{Failed, Note};

@@ -1,21 +1,21 @@
-//! Open tool calls of the running turn. Some agents ask a permission with a bare name and describe the call in an
-//! earlier `tool_call`. Part of the committed state, so bounded.
+//! Open tool calls of the running turn. Some agents request a permission with a bare name and describe the
+//! call in an earlier `tool_call`. Part of the committed state, so bounded.
 
 use super::lens;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::VecDeque;
 
-/// Most calls that are kept; the oldest go first.
+/// Maximum number of calls kept; the oldest are dropped first.
 const CALLS_MAX: usize = 8;
-/// Longest member that is kept, in bytes of JSON.
+/// Maximum size of a member kept, in bytes of JSON.
 const MEMBER_BYTES_MAX: usize = 8 * 1024;
-/// Longest update that is read, in bytes.
+/// Maximum size of an update that is parsed, in bytes.
 const UPDATE_BYTES_MAX: usize = 256 * 1024;
 /// Members that describe a call.
 const MEMBERS: [&str; 5] = ["title", "kind", "content", "locations", "rawInput"];
 
-/// See the module.
+/// Open tool calls, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Calls(VecDeque<OpenCall>);
@@ -27,12 +27,12 @@ struct OpenCall {
 }
 
 impl Calls {
-    /// True without any open call.
+    /// True if no call is open.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes a `tool_call` or `tool_call_update`.
+    /// Applies a `tool_call` or `tool_call_update`.
     pub(super) fn update(&mut self, raw: &str) {
         if raw.len() > UPDATE_BYTES_MAX {
             return;
@@ -60,12 +60,12 @@ impl Calls {
         }
     }
 
-    /// Forgets all calls: the turn is over.
+    /// Removes all calls, at the end of the turn.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Adds the missing members to the tool call of a permission's params. Returns true when any was added.
+    /// Adds the missing members to the tool call of a permission's params. Returns true if any was added.
     pub(super) fn complete(&self, params: &mut Value) -> bool {
         let Some(Value::Object(asked)) = params.get_mut("toolCall") else { return false };
         let id = asked.get("toolCallId").and_then(Value::as_str);

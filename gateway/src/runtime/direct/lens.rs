@@ -1,5 +1,5 @@
-//! Reads the few things that the client must understand. What is missing or of another shape is simply not
-//! there: a message is never refused because this lens did not know it.
+//! Extracts the fields that the client needs from JSON. Missing fields and fields of another type count as
+//! absent: no message is refused for unknown content.
 
 use super::state::{Abilities, Modes};
 use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption};
@@ -10,9 +10,9 @@ use crate::core::sanitize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// The longest instruction for signing in that is shown, in characters.
+/// Maximum length of sign-in instructions, in characters.
 const SIGN_IN_CHARS_MAX: usize = 4_000;
-/// The longest title of a permission, in characters.
+/// Maximum length of a permission's title, in characters.
 const TITLE_CHARS_MAX: usize = 300;
 /// Maximum length of an error's text, in characters.
 const ERROR_CHARS_MAX: usize = 500;
@@ -26,20 +26,20 @@ const ERROR_BYTES_MAX: usize = 16 * 1024;
 pub(super) const ID_CHARS_MAX: usize = 200;
 /// Maximum size of a kept list of modes, models or options, in characters.
 const SETTINGS_CHARS_MAX: usize = 16 * 1024;
-/// How many modes or options of one list are read.
+/// Maximum number of modes or options read from one list.
 const LIST_MAX: usize = 200;
-/// Longest path of a file request: PATH_MAX of Linux.
+/// Maximum length of the path of a file request, in bytes: PATH_MAX of Linux.
 const PATH_BYTES_MAX: usize = 4_096;
-/// Most bytes of a command with arguments, environment and directory, as JSON. Each of them is stored several times,
-/// quoted: in the question, in its event and in the lease.
+/// Maximum size of a command with arguments, environment and directory, in bytes of JSON. They are stored
+/// several times, quoted: in the request, in its event and in the lease.
 const COMMAND_BYTES_MAX: usize = 64 * 1024;
 
-/// Raw JSON as a value; `Null` for what is too deep.
+/// Parses raw JSON; returns `Null` if it is too deeply nested.
 pub(super) fn value(raw: &str) -> Value {
     serde_json::from_str(raw).unwrap_or(Value::Null)
 }
 
-/// The first `max` characters of a text.
+/// Returns the first `max` characters of a text.
 pub(super) fn cut(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
@@ -93,12 +93,12 @@ pub(super) fn received(raw: &str) -> Value {
     error
 }
 
-/// Whether something is switched on: `true`, or an object as capability marker.
+/// True for an enabled capability: `true`, or an object as marker.
 fn on(value: Option<&Value>) -> bool {
     matches!(value, Some(Value::Bool(true) | Value::Object(_)))
 }
 
-/// Abilities from the result of `initialize`.
+/// Reads the capabilities from the result of `initialize`.
 pub(super) fn abilities(result: &Value) -> Abilities {
     let agent = result.get("agentCapabilities");
     let session = agent.and_then(|agent| agent.get("sessionCapabilities"));
@@ -125,7 +125,8 @@ pub(super) fn abilities(result: &Value) -> Abilities {
     }
 }
 
-/// How to sign in, from `authMethods`: names, descriptions, and the command where the method is one.
+/// Formats the sign-in instructions from `authMethods`: names, descriptions, and the command if a method has
+/// one.
 pub(super) fn sign_in(result: &Value) -> String {
     let methods = result.get("authMethods").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut out = String::new();
@@ -163,7 +164,7 @@ fn words(list: Option<&Value>) -> String {
     list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// What `initialize` said, for people: the members as received.
+/// Returns the members of the `initialize` result that are shown to people, as received.
 pub(super) fn agent_info(result: &str) -> String {
     const BYTES_MAX: usize = 64 * 1024;
     let Ok(members) = Members::parse(result) else { return "{}".to_owned() };
@@ -182,13 +183,13 @@ pub(super) fn agent_info(result: &str) -> String {
     if short.len() <= BYTES_MAX { short } else { "{}".to_owned() }
 }
 
-/// What the agent calls itself; empty when it does not say.
+/// Returns the agent's own name; empty if it sends none.
 pub(super) fn agent_name(result: &Value) -> String {
     cut(result.pointer("/agentInfo/name").and_then(Value::as_str).unwrap_or_default(), 100)
 }
 
-/// Modes from the result of `session/new`, `session/load` or `session/resume`: the agent's modes, or the config
-/// option of category `mode`.
+/// Reads the modes from the result of `session/new`, `session/load` or `session/resume`: the agent's modes,
+/// or the config option of category `mode`.
 pub(super) fn modes(result: &Value) -> Modes {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
     if let Some(modes) = result.get("modes").filter(|modes| modes.is_object()) {
@@ -214,7 +215,8 @@ pub(super) fn modes(result: &Value) -> Modes {
     }
 }
 
-/// Modes, models and config options from the result of `session/new`, `session/load` or `session/resume`.
+/// Reads modes, models and config options from the result of `session/new`, `session/load` or
+/// `session/resume`.
 pub(super) fn settings(result: &Value) -> AgentSettings {
     let mut room = SETTINGS_CHARS_MAX;
     let mut choices = |holder: &str, (current, list, id): (&str, &str, &str)| {
@@ -259,7 +261,7 @@ fn config_option(option: &Value, room: &mut usize) -> Option<ConfigOption> {
     Some(ConfigOption { id: id.to_owned(), category, is_boolean, choices })
 }
 
-/// Returns the values that are short enough, until the room is used up.
+/// Returns the values that are short enough, until `room` characters are used up.
 fn fitting<'a>(values: impl Iterator<Item = &'a str>, room: &mut usize) -> Vec<String> {
     let fits = |value: &&str| value.chars().count() <= ID_CHARS_MAX;
     let mut kept = Vec::new();
@@ -271,7 +273,7 @@ fn fitting<'a>(values: impl Iterator<Item = &'a str>, room: &mut usize) -> Vec<S
     kept
 }
 
-/// Values of a select: a list of choices, or of groups of choices.
+/// Collects the values of a select: a list of choices, or of groups of choices.
 fn select_values(list: Option<&Value>, out: &mut Vec<String>) {
     let list = list.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     for choice in list.iter().take(LIST_MAX) {
@@ -285,15 +287,15 @@ fn select_values(list: Option<&Value>, out: &mut Vec<String>) {
     }
 }
 
-/// The mode in use according to a list of config options, where one of them stands for the mode.
+/// Returns the current mode from a list of config options, if one of them represents the mode.
 pub(super) fn mode_in_options(holder: &Value) -> Option<String> {
     let modes = modes(&serde_json::json!({ "configOptions": holder.get("configOptions")? }));
     modes.current
 }
 
-/// Leaves the options of a permission request that can be answered, so that the row and every surface number one list:
-/// those with an id, with a name and a kind that are text. Returns true if anything was changed, and the name of the param
-/// where an id is given twice.
+/// Removes the options of a permission request that cannot be answered, so that the row and all interfaces
+/// number the same list: kept are those with an id; names and kinds that are not text are dropped. Returns
+/// true if anything was changed; the error is the name of the param if an id occurs twice.
 pub(super) fn normalise_options(params: &mut Value) -> Result<bool, &'static str> {
     let Some(Value::Array(options)) = params.get_mut("options") else { return Ok(false) };
     let before = options.clone();
@@ -310,7 +312,7 @@ pub(super) fn normalise_options(params: &mut Value) -> Result<bool, &'static str
     Ok(*options != before)
 }
 
-/// What a permission request is about. The tool call may be missing, or have neither title nor kind.
+/// Reads a permission request. The tool call may be missing, or have neither title nor kind.
 pub(super) fn permission(params: &Value) -> Wanted {
     let call = params.get("toolCall");
     let title = words_of(call.and_then(|call| call.get("title")))
@@ -329,7 +331,7 @@ pub(super) fn permission(params: &Value) -> Wanted {
     }
 }
 
-/// A text with something in it.
+/// Returns a text that is not blank.
 fn words_of(value: Option<&Value>) -> Option<&str> {
     value.and_then(Value::as_str).filter(|text| !text.trim().is_empty())
 }
@@ -352,7 +354,8 @@ fn permission_option(option: &Value) -> Option<PermissionOption> {
     })
 }
 
-/// What a request to the file system or a terminal wants; the name of the missing param otherwise.
+/// Reads a request for the file system or a terminal; the error is the name of the missing or oversized
+/// param.
 pub(super) fn wanted(method: &str, params: &Members<'_>) -> Result<Wanted, &'static str> {
     let text = |name: &'static str| params.string(name).map(String::from).ok_or(name);
     let number = |name: &str| params.get(name).and_then(|raw| raw.parse::<u64>().ok());
@@ -361,7 +364,7 @@ pub(super) fn wanted(method: &str, params: &Members<'_>) -> Result<Wanted, &'sta
         "fs/read_text_file" => Wanted::FsRead { path: path()?, line: number("line"), limit: number("limit") },
         "fs/write_text_file" => Wanted::FsWrite { path: path()?, content: text("content")? },
         "terminal/create" => {
-            // The members as they were sent hold the decoded ones: the sum of their lengths is the bound.
+            // Decoding only shortens the raw members, so the sum of their lengths is the limit.
             let sent = ["command", "args", "env", "cwd"].map(|name| params.get(name).map_or(0, str::len));
             if sent.iter().sum::<usize>() > COMMAND_BYTES_MAX {
                 return Err("command (64 KiB at most, with args, env and cwd)");
@@ -392,7 +395,7 @@ fn strings(raw: Option<&str>) -> Vec<String> {
     list.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
-/// `[{"name","value"}]`, or an object, as some agents send it.
+/// Reads `[{"name","value"}]`, or an object, which some agents send.
 fn environment(raw: Option<&str>) -> Vec<(String, String)> {
     match raw.map(value) {
         Some(Value::Array(list)) => list

@@ -1,16 +1,16 @@
 //! The default backend: an ACP v1 client over the relayed standard streams of an agent that lives as long as
 //! its session's lease.
 //!
-//! | file | about |
+//! | file | contents |
 //! |---|---|
 //! | `state` | the machine's state, small and serialisable |
 //! | `open` | initialise, then new, resume or load, then mode and options |
 //! | `turn` | prompt, steer, cancel, options, probe, close, and their answers |
-//! | `requests` | what the agent asks of its client |
-//! | `updates` | what the agent says |
-//! | `calls` | tool calls under way, for questions about them |
+//! | `requests` | requests of the agent |
+//! | `updates` | updates of the agent |
+//! | `calls` | tool calls in progress, for permission requests about them |
 //! | `halves` | characters that the agent cut between two chunks |
-//! | `lens` | reading what is needed from raw JSON, and never failing for the rest |
+//! | `lens` | lenient extraction of the needed fields from raw JSON |
 #![deny(clippy::indexing_slicing)]
 
 mod calls;
@@ -51,13 +51,13 @@ use crate::runtime::{Health, LinkStateError, Runtime};
 use acp_shared::ids::RunId;
 use state::{Phase, State};
 
-/// The backend's name.
+/// Name of the backend.
 pub(crate) const ID: &str = "direct";
 
-/// Returns the reason why agents cannot be started; `None` while they can.
+/// Returns the reason why agents cannot be started; `None` if they can.
 type Outage = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Makes [`DirectLink`]s.
+/// Creates [`DirectLink`]s.
 #[derive(Default)]
 pub(crate) struct DirectRuntime {
     outage: Option<Outage>,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for DirectRuntime {
 }
 
 impl DirectRuntime {
-    /// Makes a backend with the health of the service behind agents' starts.
+    /// Creates a backend; `outage` reports the health of the service for starting agents.
     pub(crate) fn new(outage: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         Self { outage: Some(Box::new(outage)) }
     }
@@ -93,14 +93,14 @@ impl Runtime for DirectRuntime {
     }
 }
 
-/// The ACP client of one session.
+/// ACP client of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DirectLink {
     state: State,
 }
 
 impl DirectLink {
-    /// A fresh machine, or the one that `saved` describes. An empty text is a fresh one.
+    /// Creates a fresh machine, or restores the one saved in `saved`. An empty text means a fresh one.
     ///
     /// # Errors
     /// `saved` was not written by this backend.
@@ -112,7 +112,8 @@ impl DirectLink {
         Ok(Self { state })
     }
 
-    /// A line that is no message: tolerated, counted, and said at the 1st, 2nd, 4th, 8th … time.
+    /// Handles a line that is not a JSON-RPC message: counted, and reported at the 1st, 2nd, 4th, 8th …
+    /// occurrence.
     fn noise(&mut self, line: &str, what: jsonrpc::Malformed) -> Vec<LinkStep> {
         self.state.noise += 1;
         let count = self.state.noise;
@@ -132,7 +133,7 @@ impl DirectLink {
         ]
     }
 
-    /// A status line in the journal.
+    /// Builds a status event for the journal.
     fn status(&self, status: &str, text: &str, more: &[(&str, serde_json::Value)]) -> LinkStep {
         let mut payload = serde_json::Map::new();
         payload.insert("status".to_owned(), status.into());
@@ -219,7 +220,7 @@ impl Link for DirectLink {
     }
 
     fn save(&self) -> String {
-        // Strings, numbers and lists only: this cannot fail. An empty text would open a fresh machine.
+        // Only strings, numbers and lists, so this cannot fail. An empty text would restore a fresh machine.
         serde_json::to_string(&self.state).unwrap_or_default()
     }
 }

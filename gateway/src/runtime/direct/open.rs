@@ -1,6 +1,6 @@
-//! From a new process to an open session: `initialize`, then `session/new`, `session/resume` or `session/load`,
-//! then the mode that asks and the options, one at a time. An old conversation is gone on with or refused;
-//! a new one is never begun in its place.
+//! From a new process to an open session: `initialize`, then `session/new`, `session/resume` or
+//! `session/load`, then the mode and the options, one at a time. An old conversation is either resumed or the
+//! opening fails; it is never replaced by a new one.
 
 use super::state::{OptionWire, Phase, State, WantedSession};
 use super::{DirectLink, control, lens};
@@ -14,7 +14,7 @@ use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde_json::{Map, Value, json};
 
-/// The longest id of a conversation, in bytes.
+/// Maximum length of a conversation id, in bytes.
 const SESSION_ID_BYTES_MAX: usize = 1024;
 
 /// Maximum length of the list of modes in a status, in characters.
@@ -88,7 +88,7 @@ impl DirectLink {
         steps
     }
 
-    /// Parameters that `session/new`, `session/resume` and `session/load` have in common.
+    /// Builds the parameters common to `session/new`, `session/resume` and `session/load`.
     fn session_params(&self, wanted: &WantedSession) -> Value {
         let abilities = &self.state.abilities;
         let servers = wanted.mcp_servers.iter();
@@ -107,7 +107,7 @@ impl DirectLink {
         params.into()
     }
 
-    /// Statuses about servers and directories that the agent cannot be given.
+    /// Reports MCP servers and directories that the agent does not support.
     fn left_out(&self) -> Vec<LinkStep> {
         let Some(wanted) = &self.state.wanted else { return Vec::new() };
         let abilities = &self.state.abilities;
@@ -177,7 +177,7 @@ impl DirectLink {
         self.state.modes = lens::modes(&result);
         let settings = lens::settings(&result);
         self.state.wire = OptionWire::of(&settings);
-        // A resumed conversation without any report keeps the settings that are known.
+        // A resumed conversation without any report keeps the known settings.
         let is_silent = self.state.resumed && settings == AgentSettings::new();
         let mut steps = Vec::new();
         if !is_silent {
@@ -204,7 +204,7 @@ impl DirectLink {
             steps.extend(self.ask_agent("load", "session/load", &params));
             return steps;
         }
-        // Whatever the number: agents say "unknown session" as -32002, -32602 and -32603.
+        // Any error code: agents report "unknown session" as -32002, -32602 and -32603.
         let text = format!("{} The agent said: {message} ({code}).", Code::ResumeUnavailable.text());
         let failure = Failure::new(Code::ResumeUnavailable, text).detail("NOT_RESUMED").origin("agent");
         self.fail(Failure { acp: Some(lens::received(error)), ..failure })
@@ -222,8 +222,8 @@ impl DirectLink {
         self.fail(Failure { acp: Some(lens::received(error)), ..failure.origin("agent") })
     }
 
-    /// Whether an error means that credentials are missing. The number is ACP's; the words are for agents that
-    /// say it with another number.
+    /// True if an error means that credentials are missing. The code is ACP's; the texts are for agents that
+    /// use another code.
     pub(super) fn needs_sign_in(&self, code: i64, message: &str) -> bool {
         let message = message.to_ascii_lowercase();
         let says = |words: &str| message.contains(words);
@@ -248,7 +248,8 @@ impl DirectLink {
         vec![LinkStep::Failed(failure)]
     }
 
-    /// What is to be set before the session counts as open, and what cannot be.
+    /// Queues the settings to make before the session counts as open. Returns reports of those that are
+    /// impossible.
     fn plan_settings(&mut self) -> Vec<LinkStep> {
         let Some(wanted) = self.state.wanted.clone() else { return Vec::new() };
         let options = wanted.options.into_iter().map(|(id, value)| SetOption::Config { id, value });
@@ -256,7 +257,7 @@ impl DirectLink {
         wanted.mode.map(|mode| self.plan_mode(mode)).unwrap_or_default()
     }
 
-    /// Plans a mode as the next setting; in place of an unknown mode, the asking mode.
+    /// Queues a mode as the next setting; an unknown mode is replaced by the asking mode.
     fn plan_mode(&mut self, mode: String) -> Vec<LinkStep> {
         let modes = &self.state.modes;
         if modes.current.as_deref() == Some(&mode) {
@@ -278,13 +279,13 @@ impl DirectLink {
         steps
     }
 
-    /// Plans the asking mode after another one was refused.
+    /// Queues the asking mode after another one was refused.
     fn plan_asking_mode(&mut self, refused: &str) -> Vec<LinkStep> {
         let asking = self.state.asking_mode.clone().filter(|asking| asking != refused);
         asking.map(|asking| self.plan_mode(asking)).unwrap_or_default()
     }
 
-    /// Certainty of questions in the present mode.
+    /// Returns the certainty of permission requests in the current mode.
     pub(super) fn asking(&self) -> Asking {
         let mode = self.state.modes.current.as_deref();
         if mode.is_some_and(|mode| preset::approves_by_itself(&self.state.agent_name, mode)) {
@@ -294,7 +295,7 @@ impl DirectLink {
         if self.state.vouched || is_asking_mode { Asking::Ensured } else { Asking::Unknown }
     }
 
-    /// Sends the next setting, or says that the session is open.
+    /// Sends the next setting, or reports the session as open.
     fn next_setting(&mut self) -> Vec<LinkStep> {
         if let Some(option) = self.state.settings.front().cloned() {
             self.state.phase = Phase::Setting;
@@ -335,7 +336,7 @@ impl DirectLink {
         steps
     }
 
-    /// Said aloud whenever a mode comes into use in which nobody is asked.
+    /// Builds a status for a mode in which the agent approves tool calls itself.
     pub(super) fn approves_by_itself(&self, mode: &str) -> Option<LinkStep> {
         preset::approves_by_itself(&self.state.agent_name, mode).then(|| {
             let text = format!(

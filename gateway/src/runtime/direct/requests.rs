@@ -1,5 +1,5 @@
-//! What the agent asks of its client. What was offered becomes an [`Ask`]; everything else is answered at once:
-//! an agent must never wait for something that nobody will do.
+//! Requests of the agent. A method that was offered to it becomes an [`Ask`]; everything else is answered at
+//! once, so that the agent never waits for a response that will not come.
 
 use super::state::{ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, OpenAsk};
 use super::{DirectLink, lens};
@@ -66,13 +66,13 @@ impl DirectLink {
             }
         };
         let permission = matches!(what, Wanted::Permission { .. });
-        // The offset names the request: two with the same id are two requests.
+        // The offset identifies the request: two with the same id are two requests.
         self.state.asks.insert(at, OpenAsk { id: id.to_owned(), permission, bytes });
         let run_id = self.state.run_id();
         vec![LinkStep::Ask(Ask { at, run_id, method: method.to_owned(), params, what })]
     }
 
-    /// Returns how many bytes of parameters count for a new request; `None` when there is no room for them.
+    /// Returns the number of bytes of parameters to count for a new request; `None` if the limit is exceeded.
     fn room_for(&self, params: &str) -> Option<usize> {
         if params.len() <= ASK_SMALL_BYTES {
             return Some(0);
@@ -97,7 +97,7 @@ impl DirectLink {
         vec![LinkStep::Send { bytes, meaning: Meaning::Answer { at: answer.at } }]
     }
 
-    /// `$/cancel_request`: the agent no longer wants what it asked for.
+    /// Handles `$/cancel_request`: the agent cancels its own request.
     pub(super) fn taken_back(&mut self, params: Option<&str>) -> Vec<LinkStep> {
         let members = params.and_then(|params| Members::parse(params).ok());
         let Some(id) = members.as_ref().and_then(|members| members.get("requestId")) else {
@@ -115,8 +115,8 @@ impl DirectLink {
         steps
     }
 
-    /// A permission ends with its turn. The agent is still given its answer: some hold every later request back
-    /// behind one that was never answered.
+    /// Withdraws permission requests at the end of their turn. The agent still gets a response: some agents
+    /// hold back every later request behind an unanswered one.
     pub(super) fn withdraw_permissions(&mut self) -> Vec<LinkStep> {
         let found: Vec<u64> =
             self.state.asks.iter().filter(|(_, ask)| ask.permission).map(|(at, _)| *at).collect();

@@ -1,5 +1,5 @@
-//! The machine's state: everything that must survive the gateway's death, and nothing that grows with the
-//! conversation.
+//! State of the machine: everything that must survive a restart of the gateway, and nothing that grows with
+//! the conversation.
 
 use super::calls::Calls;
 use crate::config::{ClientFs, McpServer};
@@ -10,52 +10,52 @@ use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How many requests of the agent may be open at once.
+/// Maximum number of open requests of the agent.
 pub(super) const ASKS_MAX: usize = 256;
-/// Maximum length of the parameters of all open requests of an agent that are longer than [`ASK_SMALL_BYTES`].
+/// Maximum total size, in bytes, of the parameters of open requests that are longer than [`ASK_SMALL_BYTES`].
 pub(super) const ASKS_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Parameters up to this length do not count: there are at most [`ASKS_MAX`] of them.
+/// Parameters up to this size, in bytes, do not count: there are at most [`ASKS_MAX`] of them.
 pub(super) const ASK_SMALL_BYTES: usize = 64 * 1024;
-/// The longest id of an agent's request, in bytes of JSON.
+/// Maximum length of the id of an agent's request, in bytes of JSON.
 pub(super) const ASK_ID_BYTES_MAX: usize = 1024;
-/// How many steers or option changes may be open at once.
+/// Maximum number of open steers, and of open option changes.
 pub(super) const PENDING_MAX: usize = 64;
 
-/// See the module. Short names: it is written with every commit.
+/// Serialized state of a backend machine. Short names, since it is written with every commit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct State {
-    /// Where the handshake is.
+    /// Phase of the handshake.
     pub(super) phase: Phase,
-    /// The process.
+    /// Lease of the process.
     pub(super) lease_id: Option<LeaseId>,
-    /// What was asked of `ensure_session`; dropped when the session is open.
+    /// Parameters of `ensure_session`; dropped when the session is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) wanted: Option<WantedSession>,
-    /// Asking mode of the agent.
+    /// Mode in which the agent requests permissions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) asking_mode: Option<String>,
-    /// True for an agent with questions in every mode except known self-approving ones.
+    /// True for an agent that requests permissions in every mode except known self-approving ones.
     #[serde(default)]
     pub(super) vouched: bool,
     /// File requests offered to the agent.
     #[serde(alias = "offer_fs", deserialize_with = "client_fs")]
     pub(super) client_fs: ClientFs,
-    /// Whether `terminal/*` was offered to the agent.
+    /// True if `terminal/*` was offered to the agent.
     pub(super) offer_terminal: bool,
     /// The agent's id of the conversation, once known.
     pub(super) session_id: Option<String>,
-    /// Whether the conversation is an old one, so that a replay may come (H10).
+    /// True for a resumed conversation, which the agent may replay (H10).
     pub(super) resumed: bool,
-    /// Whether this process was given a prompt.
+    /// True if this process was sent a prompt.
     pub(super) prompted: bool,
-    /// What the agent can do.
+    /// Capabilities of the agent.
     pub(super) abilities: Abilities,
-    /// What it is, for [`crate::core::link::LinkStep::Ready`]; dropped when the session is open.
+    /// Agent information for [`crate::core::link::LinkStep::Ready`]; dropped when the session is open.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) agent_info: String,
-    /// What it calls itself.
+    /// The agent's own name.
     pub(super) agent_name: String,
-    /// How to sign in, in the agent's words; empty when it does not say.
+    /// Sign-in instructions of the agent; empty if it sends none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) sign_in: String,
     /// The agent's modes.
@@ -63,32 +63,32 @@ pub(super) struct State {
     /// Wire format of config options.
     #[serde(default, skip_serializing_if = "OptionWire::is_default")]
     pub(super) wire: OptionWire,
-    /// Changes by a person while the session is being opened.
+    /// Changes requested by a person while the session is being opened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) own: Vec<SetOption>,
-    /// Settings still to be made before the session is open; the first one is on its way.
+    /// Settings to make before the session is open; the first one is in progress.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(super) settings: VecDeque<SetOption>,
     /// The running turn.
     pub(super) turn: Option<Turn>,
-    /// Steers without an answer.
+    /// Steers that are not answered yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) steers: Vec<RunId>,
-    /// Option changes without an answer, by number.
+    /// Option changes that are not answered yet, by number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) changes: BTreeMap<u64, SetOption>,
     /// Open tool calls of the running turn.
     #[serde(default, skip_serializing_if = "Calls::is_empty")]
     pub(super) calls: Calls,
-    /// Requests of the agent without an answer, by the offset that names them.
+    /// Unanswered requests of the agent, by the offset that identifies each.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) asks: BTreeMap<u64, OpenAsk>,
-    /// The last word that waits for the end of the running turn.
+    /// Closing request that waits for the end of the running turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) goodbye: Option<Goodbye>,
-    /// Number of the next request that has no durable id of its own.
+    /// Number of the next request without a durable id.
     pub(super) counter: u64,
-    /// Lines that were no messages.
+    /// Number of lines that were not messages.
     pub(super) noise: u64,
     /// First half of a character cut at the end of the last chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,17 +120,17 @@ fn client_fs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClientFs, D::
 }
 
 impl State {
-    /// The running turn's run.
+    /// Returns the run of the running turn.
     pub(super) fn run_id(&self) -> Option<RunId> {
         self.turn.as_ref().map(|turn| turn.run_id)
     }
 
-    /// A request id of ours: what it is about, and the durable id it is derived from.
+    /// Returns the id of a request to the agent: its kind, and the durable id it is derived from.
     pub(super) fn id(&self, what: &str) -> String {
         self.lease_id.map_or_else(|| what.to_owned(), |lease| format!("{what}:{lease}"))
     }
 
-    /// The same with a number, for requests that come more than once in a lease.
+    /// Like `id` with a number, for requests that occur more than once per lease.
     pub(super) fn numbered(&mut self, what: &str) -> (u64, String) {
         let number = self.counter;
         self.counter += 1;
@@ -138,30 +138,30 @@ impl State {
     }
 }
 
-/// Where the handshake is. Each step waits for one answer.
+/// Phase of the handshake. Each step waits for one response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Phase {
-    /// No process.
+    /// No process exists.
     #[default]
     Idle,
-    /// `initialize` is out.
+    /// `initialize` was sent.
     Initializing,
-    /// `session/new` is out.
+    /// `session/new` was sent.
     Creating,
-    /// `session/resume` is out.
+    /// `session/resume` was sent.
     Resuming,
-    /// `session/load` is out.
+    /// `session/load` was sent.
     Loading,
     /// A mode or an option is being set.
     Setting,
     /// The session is open.
     Ready,
-    /// It never will be.
+    /// Opening the session failed permanently.
     Failed,
 }
 
-/// [`crate::core::link::EnsureSession`], as far as it is needed after `initialize`.
+/// Fields of [`crate::core::link::EnsureSession`] that are needed after `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WantedSession {
     pub(super) cwd: String,
@@ -174,7 +174,7 @@ pub(super) struct WantedSession {
     pub(super) additional_directories: Vec<String>,
 }
 
-/// What the agent said it can do.
+/// Capabilities that the agent reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Abilities {
     pub(super) load: bool,
@@ -193,15 +193,15 @@ pub(super) struct Abilities {
     pub(super) takes: Takes,
 }
 
-/// The agent's session modes, as far as they matter for who approves.
+/// Session modes of the agent, as needed to know if the agent approves tool calls itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Modes {
-    /// The one in use, if it was said.
+    /// Current mode, if reported.
     pub(super) current: Option<String>,
-    /// The choices; dropped when the session is open.
+    /// Available modes; dropped when the session is open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) known: Vec<String>,
-    /// The config option that stands for the mode, where the agent has no modes of their own.
+    /// Config option that represents the mode, for agents without modes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) option_id: Option<String>,
 }
@@ -210,10 +210,10 @@ pub(super) struct Modes {
 /// this state is written with every commit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct OptionWire {
-    /// Id of the model's option, where other than `model`.
+    /// Id of the model's option, if it is not `model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<String>,
-    /// True when models are set with `session/set_model`, the predecessor of config options.
+    /// True if models are set with `session/set_model`, the predecessor of config options.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) has_set_model: bool,
     /// Options whose values are JSON booleans.
@@ -226,7 +226,7 @@ impl OptionWire {
         *self == Self::default()
     }
 
-    /// Derives the format from the agent's report at the opening of the session.
+    /// Derives the format from the agent's report when the session is opened.
     pub(super) fn of(settings: &AgentSettings) -> Self {
         let model = settings.model_option().map(|option| option.id.clone());
         Self {
@@ -237,7 +237,7 @@ impl OptionWire {
     }
 }
 
-/// Ids of the options whose values are JSON booleans.
+/// Returns the ids of the options whose values are JSON booleans.
 pub(super) fn booleans(options: &[ConfigOption]) -> BTreeSet<String> {
     options.iter().filter(|option| option.is_boolean).map(|option| option.id.clone()).collect()
 }
@@ -246,21 +246,21 @@ pub(super) fn booleans(options: &[ConfigOption]) -> BTreeSet<String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Turn {
     pub(super) run_id: RunId,
-    /// Whether the agent was asked to stop it.
+    /// True if the agent was sent a cancel for the turn.
     pub(super) cancelled: bool,
     /// True once a permission of this turn was refused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) rejected: bool,
 }
 
-/// A request of the agent without an answer.
+/// Request of the agent that is not answered yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenAsk {
-    /// The agent's id of it, raw: the answer carries exactly this.
+    /// The agent's id of the request as raw JSON, repeated in the response.
     pub(super) id: String,
-    /// Whether it is a question to a person, which ends with its turn.
+    /// True for a permission request, which ends with its turn.
     pub(super) permission: bool,
-    /// Length of its parameters, 0 for [`ASK_SMALL_BYTES`] and less.
+    /// Size of its parameters in bytes, 0 for [`ASK_SMALL_BYTES`] and less.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) bytes: usize,
 }

@@ -1,4 +1,4 @@
-//! The open session: prompt, steer, cancel, options, probe, close, and the answers to them.
+//! The open session: prompt, steer, cancel, options, probe, close, and the responses to them.
 
 use super::state::{PENDING_MAX, Phase, Turn, booleans};
 use super::{DirectLink, control, lens};
@@ -30,7 +30,7 @@ impl DirectLink {
         steps
     }
 
-    /// The text and the files, in the shape that the agent takes.
+    /// Builds the content blocks of text and files that the agent supports.
     fn content(&self, input: &Submit) -> serde_json::Value {
         files::blocks(&input.text, input.files.as_deref(), self.state.abilities.takes)
     }
@@ -44,7 +44,7 @@ impl DirectLink {
         let params = json!({
             "sessionId": self.state.session_id,
             "prompt": self.content(input),
-            // When the turn has just ended: give it back instead of beginning a turn that nobody asked for.
+            // If the turn has just ended, the steer is returned instead of starting an unrequested turn.
             "_meta": { "steering": { "idleBehavior": "promptRequired" } },
         });
         let bytes = jsonrpc::request(&format!("steer:{run_id}"), "_session/steering", &params.to_string());
@@ -79,7 +79,7 @@ impl DirectLink {
         vec![control(bytes)]
     }
 
-    /// Whether the session is still being opened; then it is opened with this option.
+    /// Adds an option to a session that is still being opened. Returns false if it is not.
     fn take_along(&mut self, option: &SetOption) -> bool {
         let state = &mut self.state;
         match (state.phase, &mut state.wanted) {
@@ -119,7 +119,7 @@ impl DirectLink {
         (number, jsonrpc::request(&id, method, &params.to_string()))
     }
 
-    /// Returns the id of the config option for a change; empty for modes with a method of their own.
+    /// Returns the id of the config option for a change; empty for modes that have their own method.
     fn config_id<'a>(&'a self, option: &'a SetOption) -> &'a str {
         match option {
             SetOption::Mode(_) => self.state.modes.option_id.as_deref().unwrap_or_default(),
@@ -130,7 +130,7 @@ impl DirectLink {
         }
     }
 
-    /// Returns the reported value after a change, where it differs from the requested one.
+    /// Returns the reported value after a change if it differs from the requested one.
     fn other_value<'a>(&self, option: &SetOption, options: &'a [ConfigOption]) -> Option<&'a str> {
         let (SetOption::Mode(asked) | SetOption::Config { value: asked, .. }) = option;
         let id = self.config_id(option);
@@ -153,7 +153,7 @@ impl DirectLink {
         ("session/set_config_option", params)
     }
 
-    /// Handles the agent's answer to a change; `is_open` marks changes of an open session.
+    /// Handles the response to a change; `is_open` is true for changes of an open session.
     pub(super) fn option_result(
         &mut self,
         option: SetOption,
@@ -190,7 +190,7 @@ impl DirectLink {
         }
         let mode = match &option {
             SetOption::Mode(mode) if self.state.modes.option_id.is_none() => Some(mode.clone()),
-            // A config option's value is believed from the list that must come with the answer.
+            // For a config option, only the list in the response determines the mode.
             SetOption::Mode(_) | SetOption::Config { .. } => by_option,
         };
         let text = match options.as_deref().and_then(|options| self.other_value(&option, options)) {
@@ -215,7 +215,7 @@ impl DirectLink {
         steps
     }
 
-    /// Reports the agent's answer to a change. Changes of an open session always come from a person.
+    /// Reports the result of a change. Changes of an open session always come from a person.
     pub(super) fn answered_option(&mut self, option: SetOption, is_taken: bool, text: String) -> LinkStep {
         let asked = self.state.own.iter().position(|own| *own == option);
         let is_own = asked.map(|at| self.state.own.remove(at)).is_some() || self.state.phase == Phase::Ready;
@@ -226,12 +226,12 @@ impl DirectLink {
         if self.state.phase != Phase::Ready {
             return Vec::new();
         }
-        // No agent knows this method, and every agent that is alive says so.
+        // No agent implements this method, so every living agent responds with an error.
         let (_, id) = self.state.numbered("probe");
         vec![control(jsonrpc::request(&id, "_acp_host/ping", "{}"))]
     }
 
-    /// The last word, once no turn runs; [`LinkStep::Farewell`] when there is none to say.
+    /// Sends the closing request once no turn runs; [`LinkStep::Farewell`] if the agent supports none.
     pub(super) fn say_goodbye(&mut self, goodbye: Goodbye) -> Vec<LinkStep> {
         if self.state.turn.is_some() {
             self.state.goodbye = Some(goodbye);
@@ -249,7 +249,7 @@ impl DirectLink {
         vec![control(jsonrpc::request(&self.state.id("close"), method, &params.to_string()))]
     }
 
-    /// The answer to the last word.
+    /// Handles the response to the closing request.
     fn farewell(outcome: Result<&str, &str>) -> Vec<LinkStep> {
         let refused = outcome.err().map(|error| {
             let (code, message) = lens::error(error);
@@ -258,7 +258,8 @@ impl DirectLink {
         refused.into_iter().chain([LinkStep::Farewell]).collect()
     }
 
-    /// An answer of the agent. Ours are strings made from durable ids; every other one is an orphan.
+    /// Handles a response of the agent. Our ids are strings derived from durable ids; other responses are
+    /// orphaned.
     pub(super) fn answered(&mut self, id: Option<&str>, outcome: Result<&str, &str>) -> Vec<LinkStep> {
         let raw = id.unwrap_or("nothing");
         let Some(id) = id.and_then(string) else { return orphan(raw, outcome) };
@@ -289,8 +290,8 @@ impl DirectLink {
         }
     }
 
-    /// Settings before the session is open go one by one: the last number given out is the one on its way,
-    /// unless probes came in between, and those are not sent before it is open.
+    /// True if `number` is the setting in progress. Settings are sent one at a time before the session is
+    /// open, and no probes are sent before that, so it is the last number issued.
     fn is_current_setting(&self, number: Option<&str>) -> bool {
         number.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n + 1 == self.state.counter)
     }
@@ -307,7 +308,7 @@ impl DirectLink {
         self.state.steers.retain(|open| *open != run_id);
         let result = outcome.map(lens::value).unwrap_or_default();
         let said = result.get("outcome").and_then(serde_json::Value::as_str).unwrap_or("refused");
-        // "startedNewTurn": the turn was over and the agent went on by itself; sending it again would be twice.
+        // "startedNewTurn": the turn was over and the text started a new one; do not send it again.
         let taken = matches!(said, "injected" | "startedNewTurn");
         vec![
             LinkStep::Note(format!("steer {run_id}: the agent says {said}")),
@@ -350,7 +351,7 @@ impl DirectLink {
     fn turn_error(&self, run_id: RunId, error: &str, (is_cancelled, is_stopped): (bool, bool)) -> LinkStep {
         let (code, message) = lens::error(error);
         if is_cancelled || (code == CANCELLED && is_stopped) {
-            // ACP wants a result here; some agents let their abort through as an error.
+            // ACP requires a result here; some agents report the cancelled turn as an error.
             let result =
                 format!("{{\"stopReason\":\"cancelled\",\"_meta\":{{\"acp-host\":{{\"error\":{error}}}}}}}");
             return LinkStep::TurnDone { run_id, stop_reason: "cancelled".to_owned(), result };
@@ -368,7 +369,7 @@ impl DirectLink {
     }
 }
 
-/// The agent ended a turn as cancelled although neither a cancel was sent nor a permission refused.
+/// Builds the failure of a turn that the agent cancelled without a cancel request or a refused permission.
 fn cancelled_by_agent(body: &str) -> Failure {
     let text = format!("{} The agent cancelled the turn by itself.", Code::TurnFailed.text());
     let failure = Failure::new(Code::TurnFailed, text).detail("AGENT_CANCELLED").origin("agent").retryable();

@@ -1,4 +1,4 @@
-//! What the agent says: each update goes into the journal as it came, under the kind that says how to read it.
+//! Updates of the agent: each one is journaled as received, with the kind that determines how to read it.
 
 use super::halves::{MESSAGE, THOUGHT};
 use super::state::{Phase, booleans};
@@ -72,8 +72,8 @@ impl DirectLink {
         steps
     }
 
-    /// How to read an update. While an old conversation is opened and until it was given a prompt, everything
-    /// that is conversation and not a setting is a replay (H10), also from agents that should not replay.
+    /// Returns the kind of an update. From the opening of an old conversation until its first prompt, every
+    /// update except settings is a replay (H10), also from agents that should not replay.
     pub(super) fn kind_of(&self, variant: &str) -> EventKind {
         let setting = matches!(
             variant,
