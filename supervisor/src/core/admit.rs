@@ -77,7 +77,7 @@ impl Policy {
     }
 
     /// Checks the secret of an admin. Root needs none because root can read the secret file; members of the
-    /// admin groups are authorized by their membership.
+    /// admin groups are authorised by their membership.
     ///
     /// # Errors
     /// [`RefusalCode::NotAuthorised`].

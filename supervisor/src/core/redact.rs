@@ -1,7 +1,8 @@
 //! Replaces the values of configured environment variables in what agents write to standard error.
 //!
-//! The supervisor is not told which variables an operator configured, so every variable of an agent counts, except the
-//! ones that describe a login (`HOME`, `PATH` …), whose values would hide most paths and are no secrets.
+//! The supervisor does not know which variables an operator configured, so all variables of an agent count
+//! except those that describe a login (`HOME`, `PATH` …). Their values would hide most paths and are not
+//! secrets.
 
 use acp_shared::redact::Secret;
 use memchr::memmem;

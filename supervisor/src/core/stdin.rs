@@ -146,7 +146,7 @@ impl Stdin {
         self.queued_bytes
     }
 
-    /// Accepts, recognizes or rejects a message.
+    /// Accepts, recognises or rejects a message.
     pub fn offer(&mut self, seq: u64, hash: Hash, bytes: Vec<u8>) -> Offer {
         if seq == 0 {
             return Offer::Gap { expected: self.accepted + 1 };

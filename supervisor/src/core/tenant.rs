@@ -134,8 +134,8 @@ pub struct Asker {
     pub gateway: GatewayInstanceId,
 }
 
-/// Directories of a spawn request as the gateway named them. They must be free of symbolic links: the code
-/// that opens them lets the kernel check.
+/// Directories of a spawn request as named by the gateway. Symbolic links are not allowed; the kernel
+/// enforces this when the directories are opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
     /// Working directory, if the session has one.
