@@ -341,7 +341,7 @@ pub const UNENDED: &str = "SIGKILL did not end";
 /// Maximum length of a stored reason, in bytes.
 pub const REASON_BYTES_MAX: usize = 500;
 
-/// Makes a reason safe to store and print: one line, no control characters, at most [`REASON_BYTES_MAX`]
+/// Makes a reason safe to store and print: one line, no control characters, at most `REASON_BYTES_MAX`
 /// bytes.
 #[must_use]
 pub fn harmless(reason: &str) -> String {

@@ -26,7 +26,7 @@ pub struct Deadlines {
     pub upgrade: Option<u64>,
 }
 
-/// Returns the next wake-up time, if any. A deadline that has already passed is retried after [`AGAIN_MS`].
+/// Returns the next wake-up time, if any. A deadline that has already passed is retried after `AGAIN_MS`.
 #[must_use]
 pub fn next_wake(now_ms: u64, due: &Deadlines) -> Option<u64> {
     let expiry = due.expiry.map(|at| at.min(now_ms.saturating_add(WALL_SLEEP_MS)));

@@ -211,7 +211,7 @@ impl Store {
         self.record_all(std::slice::from_ref(&lease), what).await;
     }
 
-    /// Like [`Store::record`], for many leases in shared commits. Each batch waits for the disk once.
+    /// Like `Store::record`, for many leases in shared commits. Each batch waits for the disk once.
     pub async fn record_all(&self, leases: &[&Lease], what: &'static str) {
         for batch in leases.chunks(RECORDS_MAX) {
             let asked: Vec<_> = batch
