@@ -1,4 +1,4 @@
-//! Who may connect, and as which gateway.
+//! Admission of gateway and admin connections, and detection of copied or duplicate gateways.
 
 use crate::core::marks::{self, Acked, Progress};
 use crate::core::tenant::Tenant;
@@ -7,25 +7,25 @@ use acp_shared::protocol::{Home, Marks, Refusal, RefusalCode};
 use acp_shared::redact::Secret;
 use serde::{Deserialize, Serialize};
 
-/// Whose connections are taken.
+/// Access policy: allowed users and groups, and the shared secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// The supervisor's own user.
+    /// User id of the supervisor.
     pub own_uid: u32,
-    /// Further users whose gateways may connect.
+    /// Additional users whose gateways may connect.
     pub allowed_uids: Vec<u32>,
     /// Groups whose gateways may connect.
     pub allowed_gids: Vec<u32>,
-    /// Groups that may use the admin CLI.
+    /// Groups with access to the admin CLI.
     pub admin_gids: Vec<u32>,
-    /// What gateways and admins of the supervisor's own user must know (H9).
+    /// Secret that gateways and admins with the supervisor's own user id must present (H9).
     pub secret: Secret,
-    /// Where they find it, for people.
+    /// Path of the file that holds the secret, for error messages.
     pub secret_file: String,
 }
 
 impl Policy {
-    /// Whether a gateway of this user may connect.
+    /// Checks that a user may connect a gateway: root, the supervisor's own user, listed users and groups.
     ///
     /// # Errors
     /// [`RefusalCode::NotAuthorised`].
@@ -42,7 +42,7 @@ impl Policy {
         ))
     }
 
-    /// Whether this user may see and end every lease.
+    /// Checks that a user may list and end every lease: root, the supervisor's own user and admin groups may.
     ///
     /// # Errors
     /// [`RefusalCode::NotAuthorised`].
@@ -58,7 +58,8 @@ impl Policy {
         ))
     }
 
-    /// Whether a gateway of this user, or of this tenant, knows what it must.
+    /// Checks the secret of a gateway: the tenant's if one is configured, otherwise the supervisor's for its
+    /// own user.
     ///
     /// # Errors
     /// [`RefusalCode::NotAuthorised`].
@@ -75,8 +76,8 @@ impl Policy {
         }
     }
 
-    /// Whether an admin of this user knows what it must. Root may read everything anyway, and the admin group is let
-    /// in for what it is.
+    /// Checks the secret of an admin. Root needs none because root can read the secret file; members of the
+    /// admin groups are authorised by their membership.
     ///
     /// # Errors
     /// [`RefusalCode::NotAuthorised`].
@@ -87,7 +88,7 @@ impl Policy {
         knows(&self.secret, said, &self.secret_file)
     }
 
-    /// Whether anybody of this user is let in at all.
+    /// True if this user may connect as a gateway or as an admin.
     #[must_use]
     pub fn knows_user(&self, uid: u32, gid: u32) -> bool {
         self.gateway(uid, gid).is_ok() || self.admin(uid, gid).is_ok()
@@ -112,35 +113,35 @@ fn knows(secret: &Secret, said: Option<&Secret>, file: &str) -> Result<(), Refus
     ))
 }
 
-/// Whether two secrets are the same, in a time that does not tell where they differ.
+/// Compares two secrets without revealing by timing at which byte they differ.
 fn same(one: &Secret, other: &Secret) -> bool {
     let (one, other) = (one.expose().as_bytes(), other.expose().as_bytes());
     let differ = one.iter().zip(other).fold(0u8, |differ, (a, b)| std::hint::black_box(differ | (a ^ b)));
     one.len() == other.len() && differ == 0
 }
 
-/// What is known about one gateway installation.
+/// Record of one gateway installation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Installation {
-    /// Its id.
+    /// Gateway instance id.
     pub gateway: GatewayInstanceId,
-    /// The user that used the id first.
+    /// First user that connected with this id.
     pub uid: u32,
-    /// Where its state lives.
+    /// Location of the gateway's state directory.
     pub home: Home,
-    /// The highest epoch it has shown.
+    /// Highest epoch that the gateway has presented.
     pub epoch_max: u64,
-    /// Recorded progress of its database.
+    /// Recorded progress of the gateway's database.
     #[serde(default)]
     pub progress: Progress,
-    /// Its record cannot be read, and why: the rest of this is not believed.
+    /// Reason why the stored record cannot be read. If set, the other fields are not trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
 }
 
 impl Installation {
-    /// What a person is told of a record that cannot be read, if it cannot.
+    /// Returns the error message for an unreadable record; `None` if the record is intact.
     #[must_use]
     pub fn damage(&self) -> Option<String> {
         let (why, gateway) = (self.damaged.as_ref()?, self.gateway);
@@ -152,40 +153,40 @@ impl Installation {
     }
 }
 
-/// A gateway that is let in.
+/// Result of a successful admission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// What is known about it from now on.
+    /// Updated record to store.
     pub installation: Installation,
-    /// Whether an older connection of it has to go.
+    /// True if an older connection of the same gateway must be closed.
     pub supersedes: bool,
 }
 
-/// The open connection of a gateway, beside which another one asks to be let in.
+/// Open connection of a gateway at the time that another connection with the same id asks for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Living {
-    /// Its epoch.
+    /// Epoch of the open connection.
     pub epoch: u64,
-    /// Whether its process is alive and another one than the newcomer.
+    /// True if the peer process is alive and differs from the process of the new connection.
     pub elsewhere: bool,
 }
 
-/// Progress claimed by a gateway of protocol 2, with the facts to compare it with beside the record.
+/// Progress claimed by a gateway of protocol 2, with the facts to compare to the record.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimedProgress<'a> {
-    /// Its marks.
+    /// Marks sent by the gateway.
     pub marks: &'a Marks,
-    /// Its living agents.
+    /// Acknowledged output of the gateway's running agents.
     pub acked: &'a [Acked],
-    /// Now, milliseconds since the Unix epoch.
+    /// Current time, milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
 
-/// How long a refused second connection should wait, in milliseconds: a connection whose peer has gone is noticed
-/// well within it.
+/// Retry delay for a refused second connection, in milliseconds. The supervisor detects a closed connection
+/// well within this time.
 pub const BUSY_RETRY_MS: u64 = 250;
 
-/// The id is bound to another user.
+/// Builds the refusal of an id that belongs to another user.
 #[must_use]
 pub fn other_user(gateway: GatewayInstanceId) -> Refusal {
     let why =
@@ -193,8 +194,8 @@ pub fn other_user(gateway: GatewayInstanceId) -> Refusal {
     Refusal::new(RefusalCode::InstanceOfOtherUser, why)
 }
 
-/// Decides about a gateway. A newer epoch takes the place of a connection that is dead and not noticed yet, or of
-/// the newcomer's own; never that of another living process, whatever epoch is claimed.
+/// Decides whether a gateway is admitted. A newer epoch replaces a connection whose process is dead or is the
+/// same process. A connection of another living process is never replaced, whatever epoch is claimed.
 ///
 /// # Errors
 /// [`RefusalCode::InstanceOfOtherUser`], [`RefusalCode::CloneDetected`], [`RefusalCode::InstanceBusy`],

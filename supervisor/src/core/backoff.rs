@@ -1,13 +1,14 @@
-//! Agents that keep dying: how long the next start of one waits, and when it is not tried at all for a while.
+//! Restart backoff of agents that crash repeatedly.
 //!
-//! A crash is a start that failed, or an end that nobody had asked for of an agent that had run for less than
-//! [`Limits::stable_ms`]. An orderly end is none, and a longer run wipes the slate clean. The first crash costs
-//! nothing; from the second on the next start waits, twice as long each time, up to a limit; and
-//! [`Limits::crashes_max`] of them within [`Limits::window_ms`] are a loop, which waits until the first of those has
-//! left the window. After a whole window without a crash all is forgotten. The waits are exact: one gateway asks for one agent, there is no herd to scatter.
+//! A crash is a failed start, or an unrequested exit of an agent that had run for less than
+//! [`Limits::stable_ms`]. A requested exit is not a crash, and a longer run resets the counter. The first
+//! crash causes no delay. From the second on the next start is delayed, twice as long each time, up to a
+//! maximum. [`Limits::crashes_max`] crashes within [`Limits::window_ms`] are a crash loop: no start until the
+//! oldest of them has left the window. After a whole window without a crash the record is dropped. The delays
+//! have no jitter: each agent is started by one gateway only, so there is no thundering herd.
 //!
-//! All of it is in memory. A supervisor that was started anew knows of no crash, as it holds no agent; one that was
-//! upgraded in place gets it handed over, as it does its agents (H14).
+//! All state is in memory. A restarted supervisor has no crash records, as it has no agents; an in-place
+//! upgrade hands them over together with the agents (H14).
 
 use crate::config::Config;
 use crate::core::lease::Lease;
@@ -16,23 +17,23 @@ use acp_shared::protocol::LeaseKind;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How patient a supervisor is with an agent. Times in milliseconds.
+/// Limits of restarts. Times in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The wait after the second crash in a row; it doubles with each further one.
+    /// Delay after the second crash in a row; doubles with each further crash.
     pub base_ms: u64,
-    /// The longest such wait.
+    /// Maximum delay.
     pub cap_ms: u64,
-    /// Crashes are counted over this time.
+    /// Time window in which crashes are counted.
     pub window_ms: u64,
-    /// So many of them within the window are a loop; 0: none ever is.
+    /// Number of crashes within the window that make a crash loop; 0 disables loop detection.
     pub crashes_max: u64,
-    /// An agent that ran for so long was well.
+    /// Run time after which an agent counts as stable.
     pub stable_ms: u64,
 }
 
 impl Limits {
-    /// As configured.
+    /// Returns the configured limits.
     #[must_use]
     pub const fn of(config: &Config) -> Self {
         Self {
@@ -45,18 +46,18 @@ impl Limits {
     }
 }
 
-/// Which agent: the same argv under the same gateway.
+/// Identity of an agent: gateway and argv hash.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Agent {
-    /// Whose.
+    /// Gateway of the agent.
     pub gateway: GatewayInstanceId,
-    /// The hash of its argv.
+    /// Hash of the argv.
     pub command_hash: String,
 }
 
 impl Agent {
-    /// The agent of a lease; what an agent runs in a terminal may fail as it likes.
+    /// Returns the agent of a lease; `None` for terminals, whose commands may fail without consequences.
     #[must_use]
     pub fn of(lease: &Lease) -> Option<Self> {
         let command_hash = lease.command_hash.clone();
@@ -64,36 +65,36 @@ impl Agent {
     }
 }
 
-/// How one run of an agent went.
+/// Outcome of one run of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It never ran.
+    /// The start failed.
     StartFailed,
-    /// It ended, and nobody had asked for it.
+    /// The agent exited without a request.
     Died {
-        /// After so long.
+        /// Run time in milliseconds.
         ran_ms: u64,
     },
-    /// It was asked to end.
+    /// The agent was asked to exit.
     Closed {
-        /// After so long.
+        /// Run time in milliseconds.
         ran_ms: u64,
     },
 }
 
-/// An agent that is not started just now.
+/// Delay of an agent that may not be started now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// Its crashes in a row.
+    /// Number of crashes in a row.
     pub crashes: u32,
-    /// When it may be tried again, from now, in milliseconds.
+    /// Time until the next allowed start, in milliseconds.
     pub retry_after_ms: u64,
-    /// It is a loop: the intensity limit is reached.
+    /// True if the crash-loop limit is reached.
     pub looping: bool,
 }
 
 impl Held {
-    /// What happened, and when it goes on.
+    /// Describes the crashes and the time of the next start.
     #[must_use]
     pub fn in_words(&self) -> String {
         let seconds = self.retry_after_ms.div_ceil(1_000);
@@ -105,39 +106,39 @@ impl Held {
     }
 }
 
-/// Agents that are remembered for each gateway; the one that was well for the longest time is forgotten first.
+/// Maximum number of agents remembered per gateway; the agent with the oldest last crash is dropped first.
 const AGENTS_PER_GATEWAY_MAX: usize = 256;
-/// Crashes of one agent whose times are kept, at most.
+/// Maximum number of crash times kept per agent.
 const KEPT_MAX: usize = 4_096;
 
-/// What is known of every agent that crashed lately.
+/// Crash records of all agents that crashed within the window.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     limits: Limits,
     crashes: BTreeMap<Agent, Crashes>,
 }
 
-/// What is known of one agent that crashed lately.
+/// Crash record of one agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Crashes {
-    /// Without a good run in between.
+    /// Number of crashes since the last stable run.
     pub in_a_row: u32,
-    /// When, on the supervisor's clock, oldest first: as many as make a loop.
+    /// Times of the latest crashes on the supervisor's clock, oldest first, at most as many as make a loop.
     pub at_ms: VecDeque<u64>,
 }
 
 impl Backoff {
-    /// Nothing has crashed yet.
+    /// Creates an empty record.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
         Self { limits, crashes: BTreeMap::new() }
     }
 
-    /// Whether an agent may be started now.
+    /// Checks whether an agent may be started now.
     ///
     /// # Errors
-    /// [`Held`]: it crashed too lately, or too often.
+    /// [`Held`] if the backoff or the crash-loop delay has not passed.
     pub fn may_start(&self, now_ms: u64, agent: &Agent) -> Result<(), Held> {
         let Some(crashes) = self.crashes.get(agent) else { return Ok(()) };
         let Some(last) = crashes.at_ms.back().filter(|at| !self.has_left(now_ms, **at)) else {
@@ -145,7 +146,7 @@ impl Backoff {
         };
         let recent = || crashes.at_ms.iter().filter(|at| !self.has_left(now_ms, **at));
         let looping = self.limits.crashes_max > 0 && recent().count() as u64 >= self.limits.crashes_max;
-        // The window must hold one less than make a loop.
+        // The loop ends when the oldest counted crash leaves the window.
         let loop_ends =
             recent().next().filter(|_| looping).map_or(0, |at| at.saturating_add(self.limits.window_ms));
         let until = last.saturating_add(self.wait_ms(crashes.in_a_row)).max(loop_ends);
@@ -155,7 +156,7 @@ impl Backoff {
         Err(Held { crashes: crashes.in_a_row, retry_after_ms: until - now_ms, looping })
     }
 
-    /// Takes note of how a run went.
+    /// Records the outcome of a run.
     pub fn on(&mut self, now_ms: u64, agent: &Agent, outcome: Outcome) {
         let (crashed, ran_ms) = match outcome {
             Outcome::StartFailed => (true, 0),
@@ -178,18 +179,18 @@ impl Backoff {
         self.forget(now_ms, agent.gateway);
     }
 
-    /// The agents that are not started now, for people.
+    /// Iterates over the agents that may not be started now, for reports.
     pub fn held(&self, now_ms: u64) -> impl Iterator<Item = (&Agent, Held)> {
         self.crashes.keys().filter_map(move |agent| Some((agent, self.may_start(now_ms, agent).err()?)))
     }
 
-    /// Everything that is known, for another image of the same supervisor.
+    /// Returns all records, for handover to the next program image.
     #[must_use]
     pub fn crashes(&self) -> Vec<(Agent, Crashes)> {
         self.crashes.iter().map(|(agent, crashes)| (agent.clone(), crashes.clone())).collect()
     }
 
-    /// Takes what an earlier image knew, whatever its limits were.
+    /// Imports the records of an earlier program image, trimmed to the current limits.
     pub fn recall(&mut self, known: Vec<(Agent, Crashes)>) {
         let keep = self.keep();
         self.crashes.extend(known.into_iter().map(|(agent, mut crashes)| {
@@ -202,14 +203,14 @@ impl Backoff {
         at_ms.saturating_add(self.limits.window_ms) <= now_ms
     }
 
-    /// The wait after so many crashes in a row.
+    /// Returns the delay after this many crashes in a row.
     fn wait_ms(&self, crashes: u32) -> u64 {
         let Some(doublings) = crashes.checked_sub(2) else { return 0 };
         let factor = 1u64.checked_shl(doublings).unwrap_or(u64::MAX);
         self.limits.base_ms.saturating_mul(factor).min(self.limits.cap_ms)
     }
 
-    /// How many crashes of one agent are worth remembering: more of them change no answer.
+    /// Number of crash times to keep per agent: more of them would not change any decision.
     fn keep(&self) -> usize {
         usize::try_from(self.limits.crashes_max).unwrap_or(usize::MAX).clamp(1, KEPT_MAX)
     }

@@ -1,28 +1,29 @@
-//! Control groups (v2) as text: where they are mounted, which one holds a process, which one belongs to a lease,
-//! and whether `cgroup.kill` may be used on it. Nothing is read or written here.
+//! Text handling of control groups (cgroup v2): mount points, the group of a process, the group of a lease,
+//! and the check before `cgroup.kill`. No I/O.
 
 use crate::core::lease::Lease;
 use crate::core::verify::Guard;
 use acp_shared::ids::LeaseId;
 use serde::{Deserialize, Serialize};
 
-/// What the name of every subtree of a supervisor begins with.
+/// Prefix of the name of every supervisor's subtree.
 const SUBTREE_PREFIX: &str = "acp-supervisor-";
-/// The group inside of the subtree that the supervisor moves itself to where a group with processes in it may have
-/// no limits below it.
+/// Group inside of the subtree for the supervisor's own process. The kernel allows no limits below a group
+/// with processes, so the supervisor may have to leave the parent group.
 pub const SELF_GROUP: &str = "supervisor";
 
-/// A mounted tree of control groups.
+/// Mounted cgroup v2 hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// The group that is seen at the mount point.
+    /// Group visible at the mount point.
     pub root: String,
-    /// The mount point.
+    /// Path of the mount point.
     pub point: String,
 }
 
 impl Mount {
-    /// Finds the first cgroup v2 mount in `/proc/self/mountinfo`; on hybrid machines it is not `/sys/fs/cgroup`.
+    /// Finds the first cgroup v2 mount in `/proc/self/mountinfo`. On hybrid systems this is not
+    /// `/sys/fs/cgroup`.
     #[must_use]
     pub fn parse(mountinfo: &str) -> Option<Self> {
         mountinfo.lines().find_map(|line| {
@@ -35,7 +36,7 @@ impl Mount {
         })
     }
 
-    /// The directory of a group; `None` when it is not below this mount, or is no plain path.
+    /// Returns the directory of a group; `None` if the group is not below this mount or is not a plain path.
     #[must_use]
     pub fn dir(&self, group: &str) -> Option<String> {
         let below = if self.root == "/" { group } else { group.strip_prefix(self.root.as_str())? };
@@ -43,7 +44,7 @@ impl Mount {
         plain.then(|| format!("{}{}", self.point.trim_end_matches('/'), below.trim_end_matches('/')))
     }
 
-    /// The group of a directory; the reverse of [`Mount::dir`].
+    /// Returns the group of a directory; the inverse of [`Mount::dir`].
     #[must_use]
     pub fn group(&self, dir: &str) -> Option<String> {
         let below = dir.strip_prefix(self.point.as_str())?;
@@ -55,38 +56,38 @@ impl Mount {
     }
 }
 
-/// Blanks and backslashes stand as three octal digits in `mountinfo`.
+/// Decodes the octal escapes of whitespace and backslashes in `mountinfo`.
 fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
 
-/// Whether a path is absolute and goes down only.
+/// True if a path is absolute and has no empty, `.` or `..` components.
 fn is_plain(path: &str) -> bool {
     path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
 }
 
-/// The v2 group of a process from its `/proc/PID/cgroup`.
+/// Returns the v2 group from the text of `/proc/PID/cgroup`.
 #[must_use]
 pub fn of_process(text: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
-/// The part of the tree in which a supervisor makes one group for each lease.
+/// Part of the hierarchy in which a supervisor creates one group for each lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subtree {
-    /// The group that it lies in.
+    /// Parent group of the subtree.
     base: String,
-    /// Its own name, the same for each supervisor of one state directory.
+    /// Name of the subtree, the same for each supervisor of one state directory.
     name: String,
 }
 
 impl Subtree {
-    /// The subtree of the supervisor whose state directory has this short id, in `base`: the group that was
-    /// configured, or the one that the supervisor runs in. A supervisor that was started by another image of itself
-    /// runs in its own subtree already.
+    /// Creates the subtree for the state directory with this short id. `base` is the configured group, or the
+    /// group that the supervisor runs in. After an in-place upgrade that is its own group inside of the
+    /// subtree, which is stripped.
     #[must_use]
     pub fn new(base: &str, short_id: &str) -> Self {
         let name = format!("{SUBTREE_PREFIX}{short_id}");
@@ -94,38 +95,38 @@ impl Subtree {
         Self { base: base.trim_end_matches('/').to_owned(), name }
     }
 
-    /// The group it lies in.
+    /// Returns the parent group of the subtree.
     #[must_use]
     pub fn base(&self) -> &str {
         if self.base.is_empty() { "/" } else { &self.base }
     }
 
-    /// Its own group.
+    /// Returns the path of the subtree's own group.
     #[must_use]
     pub fn path(&self) -> String {
         format!("{}/{}", self.base, self.name)
     }
 
-    /// The group that the supervisor moves to, if it must.
+    /// Returns the supervisor's own group inside of the subtree.
     #[must_use]
     pub fn self_group(&self) -> String {
         format!("{}/{SELF_GROUP}", self.path())
     }
 
-    /// The group for a new lease.
+    /// Returns the group for a new lease.
     #[must_use]
     pub fn leaf(&self, lease_id: LeaseId) -> Leaf {
         Leaf(format!("{}/{lease_id}", self.path()))
     }
 
-    /// Whether a group is that of a lease of this state directory, or below one.
+    /// True if a group belongs to a lease of this state directory or lies below such a group.
     #[must_use]
     pub fn is_of_a_lease(&self, group: &str) -> bool {
         let inside = group.split_once(&format!("/{}/", self.name)).map(|(_, inside)| inside);
         inside.and_then(|inside| inside.split('/').next()).is_some_and(|name| LeaseId::parse(name).is_ok())
     }
 
-    /// The group that a lease recorded, if it did.
+    /// Classifies the group that a lease recorded.
     #[must_use]
     pub fn recorded(&self, lease: &Lease) -> Recorded {
         let Some(path) = lease.cgroup_path.as_deref() else { return Recorded::Nothing };
@@ -138,19 +139,19 @@ impl Subtree {
     }
 }
 
-/// What a lease recorded about its group.
+/// Group recorded in a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recorded {
-    /// It has none.
+    /// No group was recorded.
     Nothing,
-    /// One that a supervisor of this state directory made for this very lease.
+    /// A group that a supervisor of this state directory created for this lease.
     Own(Leaf),
-    /// Another path: the state directory was moved since, or the row is damaged.
+    /// Another path: the state directory was moved, or the row is damaged.
     Strange(Strange),
 }
 
 impl Recorded {
-    /// The group that is surely the lease's.
+    /// Returns the group that certainly belongs to the lease.
     #[must_use]
     pub const fn own(&self) -> Option<&Leaf> {
         match self {
@@ -160,71 +161,72 @@ impl Recorded {
     }
 }
 
-/// A recorded group that is not recognised as the lease's. Nothing in there is signalled for being in there; while
-/// something is, the lease cannot be judged.
+/// Recorded group that cannot be attributed to the lease. Membership is no reason to signal a process. While
+/// the group contains processes, no verdict on the lease is possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Strange(String);
 
 impl Strange {
-    /// The path, as it was recorded.
+    /// Returns the recorded path.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.0
     }
 }
 
-/// The group of one lease. Made by [`Subtree`] alone.
+/// Group of one lease. Only [`Subtree`] creates values of this type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf(String);
 
 impl Leaf {
-    /// Its path in the tree of groups, as `/proc/PID/cgroup` shows it.
+    /// Returns the path in the cgroup hierarchy, as `/proc/PID/cgroup` shows it.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.0
     }
 }
 
-/// What is in a group and below it.
+/// Processes in a group and in the groups below.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Members {
-    /// The processes that can still run.
+    /// Processes that can still run.
     pub pids: Vec<i32>,
-    /// Whether the kernel says that something is in there, be it only on its way out.
+    /// True if the kernel reports the group as populated, which includes processes that are exiting.
     pub populated: bool,
 }
 
-/// Whether a process in `group` is in `leaf` or below it.
+/// True if `group` is `leaf` or lies below it.
 #[must_use]
 pub fn is_within(group: &str, leaf: &str) -> bool {
     group.strip_prefix(leaf).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Leave to end everything in one group at once. Made by [`how_to_kill`] alone.
+/// Permission to kill a whole group. Only [`how_to_kill`] creates values of this type.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cleared(Leaf);
 
 impl Cleared {
-    /// The group.
+    /// Returns the group.
     #[must_use]
     pub const fn leaf(&self) -> &Leaf {
         &self.0
     }
 }
 
-/// How the processes of a lease get their SIGKILL.
+/// Method of sending SIGKILL to the processes of a lease.
 #[derive(Debug, PartialEq, Eq)]
 pub enum KillBy {
-    /// All that is in its group, by `cgroup.kill`.
+    /// All processes of the group at once, with `cgroup.kill`.
     Group(Cleared),
-    /// One by one, each verified. Why not by group.
+    /// One verified process at a time. Contains the reason why `cgroup.kill` is not used.
     Walk(&'static str),
 }
 
-/// `cgroup.kill` signals without proof. Before it, what is in the group is read: with this supervisor, an ancestor,
-/// the root of another lease or something that cannot be named in there, each process is verified by itself (H21).
+/// Chooses how to kill a lease's processes. `cgroup.kill` signals without verification, so the group's
+/// members are checked first: if they include this supervisor, an ancestor, the root of another lease or a
+/// process without a pid in this namespace, each process is verified and signalled individually (H21).
 ///
-/// `listed` is what is in the group and below it; `None` when that cannot be read.
+/// `listed` contains the members of the group and of the groups below; `None` if they cannot be read.
 #[must_use]
 pub fn how_to_kill(leaf: Option<&Leaf>, listed: Option<&[i32]>, guard: &Guard) -> KillBy {
     let Some(leaf) = leaf else { return KillBy::Walk("the lease has no control group") };

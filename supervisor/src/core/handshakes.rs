@@ -1,15 +1,15 @@
-//! Connections that are not admitted yet. They are counted apart from admitted ones, and a new one ends an old one
-//! rather than being refused: honest clients send Hello at once, so silent connections lock no
-//! client out.
+//! Connections that are not admitted yet. They are counted separately from admitted ones. A new connection
+//! displaces an old one instead of being refused: honest clients send Hello at once, so silent connections
+//! cannot lock clients out.
 
 use std::collections::VecDeque;
 
-/// Maximum connections of one user in the handshake.
+/// Maximum number of pending handshakes per user.
 pub const PER_USER_MAX: usize = 256;
-/// Maximum connections in the handshake.
+/// Maximum number of pending handshakes.
 pub const TOTAL_MAX: usize = 1_024;
 
-/// Users that the policy knows; all others are one.
+/// User id of a user known to the policy; `None` for all others, which share one limit.
 pub type User = Option<u32>;
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ struct PendingHandshake<T> {
     held: T,
 }
 
-/// Connections in the handshake, oldest first, each with the value that ends it.
+/// Pending handshakes, oldest first, each with a value through which the caller ends the connection.
 #[derive(Debug)]
 pub struct Handshakes<T>(VecDeque<PendingHandshake<T>>);
 
@@ -30,8 +30,8 @@ impl<T> Default for Handshakes<T> {
 }
 
 impl<T> Handshakes<T> {
-    /// Adds a connection. Returns the one that ends in its place when there is no room: the oldest of the same user at
-    /// that user's maximum, otherwise the oldest of the user with the most.
+    /// Adds a connection. Returns the connection to end if the table is full: the oldest of the same user at
+    /// the per-user maximum, otherwise the oldest of the user with the most connections.
     pub fn begin(&mut self, id: u64, user: User, held: T) -> Option<T> {
         let displaced = if self.count(user) >= PER_USER_MAX {
             Some(user)
@@ -46,7 +46,7 @@ impl<T> Handshakes<T> {
         displaced.map(|waiting| waiting.held)
     }
 
-    /// Removes a connection: its handshake is over.
+    /// Removes a connection whose handshake is over.
     pub fn end(&mut self, id: u64) {
         self.0.retain(|waiting| waiting.id != id);
     }

@@ -1,40 +1,40 @@
-//! The ladder of supervision: what a machine must give for each rung, what a rung holds and what it cannot hold
-//! (H23). The rung is chosen once, at start, and stored in each lease.
+//! Containment levels (rungs): what each level requires from the host, which processes it contains and which
+//! it cannot (H23). The level is chosen once, at start, and stored in each lease.
 //!
-//! R0, a pid namespace for each agent, is not built: it changes what an agent sees of pids, `/proc` and signals, and
-//! needs a first process of its own in each namespace. An agent that wants one can start `unshare` or a container
-//! itself; on R1 its namespace is held by the control group like everything else.
+//! R0, a pid namespace for each agent, is not implemented: it would change the agent's view of pids, `/proc`
+//! and signals, and needs an init process in each namespace. An agent that wants a namespace can start
+//! `unshare` or a container itself; on R1 the control group contains its namespace like everything else.
 
 use crate::config::{Config, RungWish};
 use crate::core::cgroup::{Leaf, Subtree};
 use acp_shared::ids::LeaseId;
 use serde::{Deserialize, Serialize};
 
-/// What stands in the way of one control group for each lease.
+/// Availability of one control group per lease, and the obstacle if unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Groups {
-    /// Nothing: one was made, filled, killed and removed.
+    /// Available: a test group was created, a process in it was killed, and the group was removed.
     Work,
-    /// They were not tried, because another rung is configured.
+    /// Not probed, because another level is configured.
     NotTried,
-    /// No cgroup v2 file system is mounted here.
+    /// No cgroup v2 file system is mounted.
     NotMounted,
-    /// The group to make them in does not lie below the mount.
+    /// The parent group does not lie below the mount.
     OutOfSight,
     /// The configured group does not exist.
     Missing,
-    /// No group can be made there.
+    /// No group can be created in the parent group.
     NotDelegated,
     /// The file system is mounted read-only.
     ReadOnly,
-    /// The kernel is older than 5.14.
+    /// The kernel is older than 5.14 and has no `cgroup.kill`.
     NoKill,
-    /// A group was made, but a process in it could not be moved, killed or waited for.
+    /// A group was created, but a process in it could not be moved, killed or waited for.
     Broken,
 }
 
 impl Groups {
-    /// What is in the way, and what to do about it.
+    /// Returns the obstacle and the remedy.
     #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
@@ -61,36 +61,36 @@ impl Groups {
     }
 }
 
-/// What the kernel can do, as probed at start.
+/// Kernel features, as probed at start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Abilities {
-    /// Signals can be sent through handles, as pidfds and `/proc` directories are.
+    /// Signals can be sent through handles (pidfds and `/proc` directories).
     pub signals: bool,
     /// `pidfd_open` works.
     pub pidfd: bool,
     /// pidfds have an inode that is unique until the next boot.
     pub pidfs_inode: bool,
-    /// A group can be signalled through its leader's pidfd.
+    /// A process group can be signalled through its leader's pidfd.
     pub pidfd_group: bool,
     /// A socket message can carry a pidfd of its sender.
     pub scm_pidfd: bool,
     /// `/proc` lists processes.
     pub proc_list: bool,
-    /// Orphans of a dead wrapper come to the supervisor.
+    /// Orphans of a dead wrapper are reparented to the supervisor.
     pub subreaper: bool,
-    /// Whether each lease can have a control group.
+    /// Availability of control groups for leases.
     pub groups: Groups,
     /// Memory of a control group can be limited.
     pub limit_memory: bool,
     /// The number of processes of a control group can be limited.
     pub limit_pids: bool,
-    /// A control group can have a weight on the processors.
+    /// A control group can have a CPU weight.
     pub limit_cpu: bool,
 }
 
 impl Abilities {
-    /// A machine that can do nothing.
+    /// No features at all.
     pub const NONE: Self = Self {
         signals: false,
         pidfd: false,
@@ -105,7 +105,7 @@ impl Abilities {
         limit_cpu: false,
     };
 
-    /// By name, for people and programs.
+    /// Lists the features by name, for reports.
     #[must_use]
     pub fn named(&self) -> Vec<(String, bool)> {
         [
@@ -125,24 +125,24 @@ impl Abilities {
     }
 }
 
-/// A rung of the ladder, best first.
+/// Containment level, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Rung {
-    /// A control group for each lease.
+    /// One control group per lease.
     R1,
-    /// A subreaper above each tree, and a walk by pidfds.
+    /// A subreaper above each tree, and a tree walk with pidfds.
     R2,
-    /// Session and group, and a walk by `/proc` directories.
+    /// Session and process group, and a tree walk with `/proc` directories.
     R3,
-    /// Nothing can be held: nothing is started.
+    /// Nothing can be contained, so no agent is started.
     R4,
 }
 
 impl Rung {
-    /// Every rung, best first.
+    /// All levels, best first.
     pub const ALL: [Self; 4] = [Self::R1, Self::R2, Self::R3, Self::R4];
 
-    /// The name in leases and reports.
+    /// Returns the name used in leases and reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -153,7 +153,7 @@ impl Rung {
         }
     }
 
-    /// What holds a tree, in words.
+    /// Returns the containment mechanism, as text.
     #[must_use]
     pub const fn holds_by(self) -> &'static str {
         match self {
@@ -164,7 +164,7 @@ impl Rung {
         }
     }
 
-    /// What the machine must give.
+    /// Returns the host requirements, as text.
     #[must_use]
     pub const fn needs(self) -> &'static str {
         match self {
@@ -175,7 +175,7 @@ impl Rung {
         }
     }
 
-    /// What of a tree is found and ended.
+    /// Returns which processes of a tree are found and ended, as text.
     #[must_use]
     pub const fn catches(self) -> &'static str {
         match self {
@@ -190,7 +190,7 @@ impl Rung {
         }
     }
 
-    /// What of a tree is missed.
+    /// Returns which processes of a tree are missed, as text.
     #[must_use]
     pub const fn misses(self) -> &'static str {
         match self {
@@ -205,7 +205,7 @@ impl Rung {
         }
     }
 
-    /// The windows in which even this rung does not hold what it says.
+    /// Returns the known gaps in the containment of this level, as text.
     #[must_use]
     pub const fn residue(self) -> &'static [&'static str] {
         const KERNEL: &str = "A process in uninterruptible sleep outlives SIGKILL until the kernel lets go of it: the lease stays closing, and says so.";
@@ -233,17 +233,17 @@ impl Rung {
     }
 }
 
-/// A rung that was asked for and cannot be had.
+/// Error: the configured level is not available on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("rung = {:?} is configured and cannot be had here: {why}; or set rung = \"auto\"", rung.as_str())]
 pub struct NoRung {
-    /// The rung.
+    /// Configured level.
     pub rung: Rung,
-    /// What is in the way, and what to do about it.
+    /// Obstacle and remedy.
     pub why: &'static str,
 }
 
-/// What is in the way of a rung.
+/// Returns the obstacle to a level; `None` if the level is available.
 fn missing(rung: Rung, abilities: &Abilities) -> Option<&'static str> {
     const NO_LIST: &str = "/proc does not list processes; mount it";
     const NO_SIGNALS: &str =
@@ -260,11 +260,11 @@ fn missing(rung: Rung, abilities: &Abilities) -> Option<&'static str> {
     }
 }
 
-/// The rung to use: the one that was asked for, or the best there is. [`Rung::R4`] is never an error by itself: the
-/// supervisor runs, explains itself, and starts nothing.
+/// Chooses the containment level: the configured one, or the best available one. [`Rung::R4`] is not an error
+/// in automatic mode: the supervisor runs, reports the reasons, and starts no agent.
 ///
 /// # Errors
-/// [`NoRung`]: a rung that was asked for by name is never replaced by another.
+/// [`NoRung`] if a level is configured by name and not available: it is never replaced by another.
 pub fn choose(abilities: &Abilities, wish: RungWish) -> Result<Rung, NoRung> {
     let asked = match wish {
         RungWish::Auto => None,
@@ -278,26 +278,26 @@ pub fn choose(abilities: &Abilities, wish: RungWish) -> Result<Rung, NoRung> {
     }
 }
 
-/// One rung, explained.
+/// Explanation of one containment level.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RungReport {
     /// `R1` … `R4`.
     pub rung: &'static str,
-    /// What holds a tree.
+    /// Containment mechanism.
     pub holds_by: &'static str,
-    /// Whether this machine has it.
+    /// True if this host supports the level.
     pub possible: bool,
-    /// What is in the way, and what to do about it.
+    /// Obstacle and remedy, if the host does not support the level.
     pub why_not: Option<String>,
-    /// Whether it is the one in use with this configuration.
+    /// True if the level is the one in use with this configuration.
     pub chosen: bool,
-    /// What the machine must give.
+    /// Host requirements.
     pub needs: &'static str,
-    /// What of a tree is found and ended.
+    /// Processes of a tree that are found and ended.
     pub catches: &'static str,
-    /// What of a tree is missed.
+    /// Processes of a tree that are missed.
     pub misses: &'static str,
-    /// The windows in which it does not hold what it says.
+    /// Known gaps in the containment of this level.
     pub residue: &'static [&'static str],
 }
 
@@ -317,7 +317,7 @@ impl Rung {
     }
 }
 
-/// The whole ladder, best rung first, as this machine and this configuration have it.
+/// Explains all levels, best first, for this host and configuration.
 #[must_use]
 pub fn explain(abilities: &Abilities, config: &Config) -> Vec<RungReport> {
     let chosen = choose(abilities, config.rung).ok();
@@ -325,14 +325,15 @@ pub fn explain(abilities: &Abilities, config: &Config) -> Vec<RungReport> {
     Rung::ALL.map(|rung| rung.report(chosen == Some(rung), why_not(rung))).to_vec()
 }
 
-/// The rungs that a machine does not have, with what is in the way: what a running supervisor says of itself.
+/// Returns the unavailable levels with the obstacle of each, for the status of a running supervisor.
 #[must_use]
 pub fn out_of_reach(abilities: &Abilities) -> Vec<(String, String)> {
     let line = |rung: Rung| Some((rung.as_str().to_owned(), missing(rung, abilities)?.to_owned()));
     Rung::ALL.into_iter().filter_map(line).collect()
 }
 
-/// The whole ladder as a running supervisor says that it is: the rung in use, and [`out_of_reach`].
+/// Explains all levels from the status of a running supervisor: its level, and its list of [`out_of_reach`]
+/// levels.
 #[must_use]
 pub fn explain_told(chosen: &str, out_of_reach: &[(String, String)]) -> Vec<RungReport> {
     let why_not =
@@ -340,7 +341,7 @@ pub fn explain_told(chosen: &str, out_of_reach: &[(String, String)]) -> Vec<Rung
     Rung::ALL.map(|rung| rung.report(chosen == rung.as_str(), why_not(rung))).to_vec()
 }
 
-/// Limits on each lease's group.
+/// Resource limits of each lease's control group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -353,7 +354,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// These, and where they say nothing, the others.
+    /// Returns these limits, with unset ones taken from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {
@@ -363,7 +364,7 @@ impl Limits {
         }
     }
 
-    /// What to write into which file of the group.
+    /// Returns the control files to write and their values.
     #[must_use]
     pub fn files(&self) -> Vec<(&'static str, u64)> {
         let all = [
@@ -375,21 +376,21 @@ impl Limits {
     }
 }
 
-/// How a supervisor holds its trees: decided once, at start, and kept over upgrades in place (H14).
+/// Containment settings of a supervisor: decided once, at start, and kept across in-place upgrades (H14).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Holding {
-    /// The rung in use for new leases.
+    /// Containment level for new leases.
     pub rung: Rung,
-    /// The part of the tree of control groups that is this state directory's, on every rung: earlier leases may
-    /// have their groups there.
+    /// Subtree of control groups of this state directory. Set on every level: earlier leases may have groups
+    /// there.
     pub subtree: Subtree,
-    /// What each new lease is limited to.
+    /// Limits of each new lease.
     pub limits: Limits,
 }
 
 impl Holding {
-    /// The control group of a new lease, on the rung that has them.
+    /// Returns the control group of a new lease, if the level uses control groups.
     #[must_use]
     pub fn leaf(&self, lease_id: LeaseId) -> Option<Leaf> {
         match self.rung {

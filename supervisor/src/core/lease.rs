@@ -1,47 +1,48 @@
-//! A lease: one process tree under care, and the machine of its life.
+//! Lease: one supervised process tree, and its state machine.
 //!
-//! `reserved → bound → open → closing → closed`, and `lost` from the first four; what is lost closes when its tree is
-//! found again after all. The whole table is printed by `lease.table.txt`, which a test compares.
+//! `reserved → bound → open → closing → closed`, and `lost` from the first four. A lost lease is closed when
+//! its tree is found again and ended. A test compares the whole table with `lease.table.txt`.
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState};
 use serde::{Deserialize, Serialize};
 
-/// What can happen to a lease.
+/// Event of the lease state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseEvent {
     /// Both pids are known and verified.
     Bind,
     /// The adapter has called exec.
     Run,
-    /// The end was asked for, or the adapter ended, or the start failed, or a tree that was lost is found and ended.
+    /// An end was requested, the adapter exited, the start failed, or the tree of a lost lease was found and
+    /// ended.
     Close,
-    /// The whole tree is verified gone.
+    /// The whole tree is verified to be gone.
     Gone,
-    /// The tree vanished without an orderly end, or cannot be proved ours.
+    /// The tree vanished without an orderly end, or cannot be proved to belong to the lease.
     Lose,
 }
 
 impl LeaseEvent {
-    /// Every event.
+    /// All events.
     pub const ALL: [Self; 5] = [Self::Bind, Self::Run, Self::Close, Self::Gone, Self::Lose];
 }
 
-/// A transition that the machine does not have.
+/// Error: transition that the state machine does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a lease that is {from} cannot take {event:?}")]
 pub struct Illegal {
-    /// The state it was in.
+    /// State before the event.
     pub from: LeaseState,
-    /// What was to happen.
+    /// Rejected event.
     pub event: LeaseEvent,
 }
 
-/// The machine.
+/// Returns the state after an event.
 ///
 /// # Errors
-/// [`Illegal`] for a pair that the table does not have; the lease stays as it was.
+/// [`Illegal`] for a pair that is not in the table.
 pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Illegal> {
     use LeaseEvent::{Bind, Close, Gone, Lose, Run};
     use LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
@@ -61,8 +62,9 @@ pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Ille
     }
 }
 
-/// How a lease ends of which nothing is left: in order where its end had begun, lost where it vanished before that, or
-/// where a process runs that could be its own and does not prove it. `vanished`: its wrapper ended without a word.
+/// Returns the event that ends a lease of which no process is left: `Gone` if the lease was closing in order,
+/// `Lose` if the tree vanished earlier, the wrapper exited without a report (`vanished`), or a running
+/// process could belong to the tree but does not prove it (`doubtful`).
 #[must_use]
 pub const fn ending(state: LeaseState, vanished: bool, doubtful: bool) -> LeaseEvent {
     match state {
@@ -76,19 +78,19 @@ pub const fn ending(state: LeaseState, vanished: bool, doubtful: bool) -> LeaseE
     }
 }
 
-/// What identifies one process on this machine, as it was recorded.
+/// Recorded identity of one process on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessRecord {
-    /// Its number.
+    /// Process id.
     pub pid: i32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Its inode in pidfs, unique until the next boot, where the kernel has it.
+    /// pidfs inode, unique until the next boot; `None` if the kernel has none.
     pub inode: Option<u64>,
 }
 
-/// Where process numbers have their meaning.
+/// Boot and namespaces in which recorded pids and start times are valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scope {
@@ -96,27 +98,28 @@ pub struct Scope {
     pub boot_id: String,
     /// Inode of the pid namespace.
     pub pidns: u64,
-    /// Inode of the time namespace, whose clock start times are read by: `/proc/PID/stat` shows them by the reader's,
-    /// not by the process's own. `None` where the kernel has none, and in rows from before it was recorded.
+    /// Inode of the time namespace of the process that read the start times: `/proc/PID/stat` shows them by
+    /// the reader's clock, not the process's own. `None` if the kernel has no time namespaces, and in rows of
+    /// older versions.
     #[serde(default)]
     pub timens: Option<u64>,
-    /// The first process of the pid namespace: inodes of namespaces are used again when one has ended.
+    /// First process of the pid namespace. Needed because inodes of ended namespaces are reused.
     pub init: NsInit,
 }
 
-/// What tells the first process of a pid namespace from that of another one; what could not be read is `None`.
+/// Identity of the first process of a pid namespace. Fields that could not be read are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NsInit {
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: Option<u64>,
-    /// Its inode in pidfs.
+    /// pidfs inode.
     pub inode: Option<u64>,
 }
 
 impl NsInit {
-    /// Whether both can be of one process. Where they share no fact, nothing speaks against it: start times of two
-    /// clocks are none.
+    /// True unless a fact known for both differs. Start times are compared only if both were read with one
+    /// clock.
     fn may_be(self, other: Self, one_clock: bool) -> bool {
         let ticks = self.start_ticks.zip(other.start_ticks).filter(|_| one_clock);
         match (self.inode.zip(other.inode), ticks) {
@@ -126,20 +129,20 @@ impl NsInit {
     }
 }
 
-/// Where a recorded [`Scope`] lies, seen from the one that this program runs in.
+/// Relation of a recorded [`Scope`] to the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// The same: recorded numbers mean what they meant.
+    /// The same scope: recorded pids are still valid.
     Here,
-    /// Before the machine was started anew: nothing of it lives.
+    /// An earlier boot: no recorded process is alive.
     EarlierBoot,
-    /// In another pid namespace: its numbers mean nothing here.
+    /// Another pid namespace: recorded pids are meaningless here.
     Elsewhere(&'static str),
 }
 
 impl Scope {
-    /// Why nothing of it can live any more, where that is certain: seen from `here`, its boot or its pid namespace is
-    /// over. An unreadable record proves nothing.
+    /// Returns why no recorded process can be alive, if that is certain: the boot or the pid namespace has
+    /// ended. An unreadable record proves nothing.
     #[must_use]
     pub fn is_over(&self, here: &Self) -> Option<&'static str> {
         if self.boot_id.is_empty() || here.boot_id.is_empty() {
@@ -148,21 +151,22 @@ impl Scope {
         if self.boot_id != here.boot_id {
             return Some("the machine was started anew since");
         }
-        // The number of a namespace comes again only when the one before has ended, with all that was in it.
+        // The inode of a namespace is reused only after the namespace has ended with all its processes.
         let other_init = self.init.inode.zip(here.init.inode).is_some_and(|(then, now)| then != now);
         (self.pidns == here.pidns && other_init).then_some("its pid namespace has ended since")
     }
 
-    /// Whether start times that were read in both are of one clock: of one time namespace, or of a kernel that has
-    /// none. A row that does not say which is of an unknown clock where the kernel has them: it fails closed, until
-    /// the process is gone or the machine is started anew. The number of a namespace comes again only when the one
-    /// before has ended, and with it the tree whose wrapper and supervisor were in it.
+    /// True if start times read in both scopes use the same clock: one time namespace, or a kernel without
+    /// time namespaces. A row without a recorded time namespace does not match a kernel that has them;
+    /// verification then fails closed until the process is gone or the machine reboots. Inode reuse is
+    /// harmless: the inode of a time namespace is reused only after the namespace has ended, and with it the
+    /// wrapper and the supervisor of the row.
     #[must_use]
     pub fn shares_clock(&self, here: &Self) -> bool {
         self.timens == here.timens
     }
 
-    /// Where this scope lies.
+    /// Returns the relation of this recorded scope to the current one.
     #[must_use]
     pub fn seen_from(&self, here: &Self) -> Place {
         if self.boot_id != here.boot_id {
@@ -178,81 +182,81 @@ impl Scope {
     }
 }
 
-/// The tree that a bound lease names.
+/// Process tree of a bound lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
-    /// The wrapper, root of the tree.
+    /// Wrapper, the root of the tree.
     pub wrapper: ProcessRecord,
-    /// The adapter.
+    /// Adapter process.
     pub adapter: ProcessRecord,
-    /// The adapter's process group.
+    /// Process group of the adapter.
     pub pgid: i32,
-    /// The wrapper's session.
+    /// Session of the wrapper.
     pub sid: i32,
 }
 
-/// One row of the lease table.
+/// Row of the lease table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lease {
-    /// The lease.
+    /// Lease id.
     pub lease_id: LeaseId,
-    /// Whose it is.
+    /// Gateway that owns the lease.
     pub gateway: GatewayInstanceId,
-    /// The user that the gateway ran as.
+    /// User id of the gateway.
     pub owner_uid: u32,
-    /// The session it serves.
+    /// Session that the lease serves.
     pub session_key: SessionKey,
-    /// What it is for.
+    /// Kind of lease: agent or terminal.
     pub kind: LeaseKind,
-    /// How long each step of its end may take.
+    /// Maximum time of each step of the shutdown.
     pub graces: Graces,
-    /// The directory under which wrappers are started.
+    /// Directory under which wrappers are started.
     pub wrapper_root: String,
-    /// The file that its wrapper is started from.
+    /// Executable of the wrapper.
     pub wrapper_path: String,
-    /// The supervisor that spawned it.
+    /// Supervisor that spawned the lease.
     pub supervisor: ProcessRecord,
-    /// Where all the pids of this row have their meaning.
+    /// Scope in which all pids of this row are valid.
     pub scope: Scope,
-    /// The tree, once it is known.
+    /// Process tree, once known.
     pub bound: Option<Bound>,
     /// SHA-256 of the argument vector, in hex.
     pub command_hash: String,
-    /// SHA-256 of the whole spawn request, in hex: a repetition must match it.
+    /// SHA-256 of the whole spawn request, in hex. A repeated request must match.
     pub spec_hash: String,
-    /// The control group of the tree, where there is one.
+    /// Control group of the tree, if the containment level uses one.
     pub cgroup_path: Option<String>,
-    /// Which rung of the ladder holds the tree.
+    /// Containment level of the tree.
     pub rung: String,
-    /// When it was reserved, milliseconds since the Unix epoch.
+    /// Reservation time, milliseconds since the Unix epoch.
     pub started_at_ms: u64,
-    /// When it ended, milliseconds since the Unix epoch.
+    /// End time, milliseconds since the Unix epoch.
     pub ended_at_ms: Option<u64>,
-    /// Where it is in its life.
+    /// State of the lease.
     pub state: LeaseState,
-    /// Why, in words.
+    /// Reason for the state, as text.
     pub state_reason: String,
-    /// What was last seen of its tree, as JSON.
+    /// Latest evidence about the tree, as JSON.
     pub last_evidence_json: Option<String>,
-    /// How the adapter ended.
+    /// Exit status of the adapter.
     pub exit: Option<ExitStatus>,
-    /// First byte of output that is kept (in the spool, once the lease has ended).
+    /// First output byte that is kept (in the spool, once the lease has ended).
     pub stdout_base: u64,
-    /// One past the last byte of output received.
+    /// One past the last output byte received.
     pub stdout_end: u64,
-    /// Highest input number wholly written.
+    /// Highest input number that was completely written.
     pub stdin_written: u64,
-    /// The gateway wants nothing more of it.
+    /// True if the gateway has released the lease and its output.
     pub released: bool,
 }
 
 impl Lease {
-    /// Moves the lease and records why.
+    /// Applies an event and records the reason.
     ///
     /// # Errors
-    /// [`Illegal`]; nothing is changed.
+    /// [`Illegal`]; the lease is unchanged.
     pub fn apply(&mut self, event: LeaseEvent, reason: &str) -> Result<(), Illegal> {
         let to = on(self.state, event)?;
         if to != self.state || self.state_reason.is_empty() {
@@ -265,13 +269,13 @@ impl Lease {
         Ok(())
     }
 
-    /// Says why it is as it is.
+    /// Sets the reason of the state.
     pub fn explain(&mut self, reason: &str) {
         self.state_reason = harmless(reason);
     }
 
-    /// Puts a lease out of use whose record cannot be trusted: it is lost, and names no process any more, so that
-    /// none is signalled for its sake. What was recorded of its processes stays to be read.
+    /// Takes a lease with an untrusted record out of use: sets the state to lost and removes its pids, so
+    /// that no process is signalled because of this row. The recorded pids are preserved in the evidence.
     pub fn quarantine(&mut self, why: &str, at_ms: u64) {
         if let Some(bound) = self.bound.take() {
             let (wrapper, adapter) = (bound.wrapper.pid, bound.adapter.pid);
@@ -285,13 +289,13 @@ impl Lease {
         self.ended_at_ms = self.ended_at_ms.or(Some(at_ms));
     }
 
-    /// Whether it was put out of use without a look at its processes.
+    /// True if the lease was taken out of use without an examination of its processes.
     #[must_use]
     pub fn is_quarantined(&self) -> bool {
         self.state == LeaseState::Lost && self.state_reason.starts_with(QUARANTINED)
     }
 
-    /// The agent's lease that this terminal belongs to.
+    /// Returns the agent's lease that a terminal belongs to.
     #[must_use]
     pub const fn parent(&self) -> Option<LeaseId> {
         match &self.kind {
@@ -300,7 +304,7 @@ impl Lease {
         }
     }
 
-    /// The row as people and programs see it.
+    /// Returns the description for clients and reports.
     #[must_use]
     pub fn info(&self) -> LeaseInfo {
         LeaseInfo {
@@ -332,12 +336,13 @@ impl Lease {
 }
 
 const QUARANTINED: &str = "quarantined";
-/// What a reason says before it names those that outlived SIGKILL.
+/// Prefix of a reason that lists survivors of SIGKILL.
 pub const UNENDED: &str = "SIGKILL did not end";
-/// The longest reason that is kept, in bytes.
+/// Maximum length of a stored reason, in bytes.
 pub const REASON_BYTES_MAX: usize = 500;
 
-/// A reason, whoever gave it, as it is kept: of bounded length, on one line, without orders to a terminal.
+/// Makes a reason safe to store and print: one line, no control characters, at most `REASON_BYTES_MAX`
+/// bytes.
 #[must_use]
 pub fn harmless(reason: &str) -> String {
     let mut safe = String::new();

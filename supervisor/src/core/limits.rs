@@ -1,25 +1,26 @@
-//! Which of the configured limits hold here, and of each one that does not, why. A limit is held by a controller of
-//! the control group of a lease, so it needs rung R1 and that controller.
+//! Decides which configured limits are effective and why others are not. Each limit needs a controller of the
+//! lease's control group, and therefore containment level R1.
 
 use crate::config::Config;
 use crate::core::ladder::{Abilities, Limits, Rung};
 
-/// The file that `cgroup2` lists the controllers of a group in.
+/// File in a cgroup v2 directory with the list of available controllers.
 pub const CONTROLLERS_FILE: &str = "cgroup.controllers";
 
-/// Where the controllers of this machine are, as it was found: for people.
+/// Controllers found on this machine, for diagnostics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Controllers {
-    /// The directory of the group that groups for leases are made in, if there is one.
+    /// Directory of the parent group of lease groups; empty if there is none.
     dir: String,
-    /// Those that the group offers to groups below it.
+    /// Controllers that the parent group offers to groups below.
     offered: Vec<String>,
-    /// Mount points and options of the older hierarchies (v1); a controller that is bound to one is in no v2 group.
+    /// Mount points and options of cgroup v1 hierarchies. A controller bound to one is unavailable in v2
+    /// groups.
     older: Vec<(String, Vec<String>)>,
 }
 
 impl Controllers {
-    /// Reads what the system says: the file [`CONTROLLERS_FILE`] of the group's directory, and `/proc/self/mountinfo`.
+    /// Parses [`CONTROLLERS_FILE`] of the parent group's directory and `/proc/self/mountinfo`.
     #[must_use]
     pub fn found(dir: &str, controllers: &str, mountinfo: &str) -> Self {
         let older = mountinfo.lines().filter_map(|line| {
@@ -36,7 +37,7 @@ impl Controllers {
         }
     }
 
-    /// Why leases cannot be limited with a controller, and what to do about it.
+    /// Returns why a controller cannot be used for leases, and how to fix it.
     fn why_not(&self, controller: &str) -> String {
         let dir = &self.dir;
         if self.offered.iter().any(|name| name == controller) {
@@ -60,7 +61,7 @@ impl Controllers {
     }
 }
 
-/// The three limits: key of the configuration, controller, value, and whether this machine has the controller.
+/// Returns each limit as configuration key, controller, value, and whether this machine has the controller.
 fn each(limits: &Limits, abilities: &Abilities) -> [(&'static str, &'static str, Option<u64>, bool); 3] {
     [
         ("memory_max_bytes", "memory", limits.memory_bytes_max, abilities.limit_memory),
@@ -69,7 +70,7 @@ fn each(limits: &Limits, abilities: &Abilities) -> [(&'static str, &'static str,
     ]
 }
 
-/// What is configured for all leases; 0 is no limit.
+/// Returns the limits configured for all leases; 0 in the configuration means no limit.
 fn configured(config: &Config) -> Limits {
     let limit = |value: u64| (value > 0).then_some(value);
     Limits {
@@ -79,7 +80,7 @@ fn configured(config: &Config) -> Limits {
     }
 }
 
-/// The configured limits that this machine can hold every lease to.
+/// Returns the configured limits that can be enforced for every lease.
 #[must_use]
 pub fn held(rung: Rung, abilities: &Abilities, config: &Config) -> Limits {
     let limits = configured(config);
@@ -88,7 +89,7 @@ pub fn held(rung: Rung, abilities: &Abilities, config: &Config) -> Limits {
     Limits { memory_bytes_max, pids_max, cpu_weight }
 }
 
-/// A warning for each limit that is configured, for all leases or for those of a tenant, and cannot be held.
+/// Returns a warning for each limit, global or of a tenant, that is configured and cannot be enforced.
 #[must_use]
 pub fn without_effect(
     rung: Rung,

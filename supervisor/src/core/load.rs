@@ -1,21 +1,21 @@
-//! What of the stored leases may be believed: a row that names processes which no lease can have is quarantined, and
-//! of two leases that name one process at most one can be right.
+//! Checks of stored leases at start. A row with impossible pids is quarantined. If several leases name one
+//! process, all but the lease that owns the process are quarantined.
 
 use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
 use acp_shared::protocol::LeaseState;
 use std::collections::{BTreeMap, HashSet};
 
-/// What a supervisor knows of itself when it loads leases.
+/// Identity of the loading supervisor.
 #[derive(Debug, Clone, Copy)]
 pub struct Own<'a> {
-    /// Where it runs.
+    /// Scope of the supervisor.
     pub scope: &'a Scope,
-    /// Itself and its ancestors.
+    /// Pids of the supervisor and its ancestors.
     pub line: &'a HashSet<i32>,
 }
 
-/// Why a recorded tree cannot be one, if so. Every wrapper leads a session of its own and every adapter a group, and
-/// that was verified before the lease was bound.
+/// Returns why a recorded tree is impossible; `None` if it is plausible. Before a lease is bound, its wrapper
+/// is verified to lead a session and its adapter to lead a process group.
 fn fault(bound: &Bound, supervisor: i32) -> Option<&'static str> {
     let pids = [bound.wrapper.pid, bound.adapter.pid, bound.pgid, bound.sid];
     if pids.into_iter().any(|pid| pid <= 1) {
@@ -33,8 +33,8 @@ fn fault(bound: &Bound, supervisor: i32) -> Option<&'static str> {
     None
 }
 
-/// Puts leases out of use that cannot be believed, in place. `now` says what the system has under a number now.
-/// Returns those that were changed.
+/// Quarantines untrusted leases in place. `now` returns the current process of a pid. Returns the changed
+/// leases.
 pub fn settle(
     leases: &mut Vec<Lease>,
     own: Own<'_>,
@@ -42,19 +42,19 @@ pub fn settle(
     now: impl Fn(i32) -> Option<ProcessRecord>,
 ) -> Vec<Lease> {
     let mut changed = Vec::new();
-    // The later row of one id stands.
+    // Of several rows with one id the last one counts.
     let last: BTreeMap<_, _> = leases.iter().enumerate().map(|(place, l)| (l.lease_id, place)).collect();
     let mut place = 0;
     leases.retain(|lease| {
         place += 1;
         last.get(&lease.lease_id) == Some(&(place - 1))
     });
-    // What is lost is looked at again; what is closed is not.
+    // Lost leases are examined again later; closed ones are not.
     for lease in leases.iter_mut().filter(|l| l.state != LeaseState::Closed) {
         let Some(bound) = lease.bound else { continue };
         let ours = |pid: &i32| own.line.contains(pid);
         let here = lease.scope.seen_from(own.scope) == Place::Here;
-        // A number of what was lost before may well be this supervisor's by now.
+        // The pid of an ended lease may belong to this supervisor by now.
         let itself =
             here && !lease.state.is_ended() && [bound.wrapper.pid, bound.adapter.pid].iter().any(ours);
         let why = fault(&bound, lease.supervisor.pid)
@@ -73,8 +73,8 @@ pub fn settle(
     changed
 }
 
-/// Living leases whose processes are provably those of another lease. Where the process under a shared number is
-/// none of theirs, each of them is left to be verified by itself.
+/// Returns the indexes of running leases whose processes provably belong to another lease. If the process
+/// with a shared pid belongs to none of them, each lease is verified separately later.
 fn doubles(leases: &[Lease], scope: &Scope, now: impl Fn(i32) -> Option<ProcessRecord>) -> Vec<usize> {
     let mut by_pid: BTreeMap<i32, Vec<(usize, ProcessRecord)>> = BTreeMap::new();
     for (place, lease) in leases.iter().enumerate() {
@@ -90,8 +90,8 @@ fn doubles(leases: &[Lease], scope: &Scope, now: impl Fn(i32) -> Option<ProcessR
     let mut wrong: Vec<usize> = Vec::new();
     for (pid, named) in by_pid.into_iter().filter(|(_, named)| named.len() > 1) {
         let live = now(pid);
-        // The inode alone proves it: start times are shared and shifted, and where there are no inodes the environment
-        // says later whose the process is.
+        // Only the inode is proof: start times are not unique and change between clocks. Without inodes,
+        // verification by environment decides later.
         let matches = |process: &ProcessRecord| {
             process.inode.is_some() && live.is_some_and(|live| live.inode == process.inode)
         };

@@ -1,5 +1,5 @@
-//! Recorded progress of gateways. Each Hello is compared with it: an epoch, event id or offset behind the record means
-//! that the database of the gateway went back in time.
+//! Recorded progress of gateways. Each Hello is compared to the record: an epoch, event id or offset behind
+//! the record means that the database of the gateway went back in time.
 
 use crate::core::admit::Installation;
 use acp_shared::ids::{LeaseId, StartId};
@@ -7,25 +7,25 @@ use acp_shared::protocol::{Marks, Refusal, RefusalCode};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Recorded progress of a gateway of protocol 2, beside its highest epoch.
+/// Recorded progress of a gateway of protocol 2, in addition to its highest epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
     /// Start id of the highest epoch; `None` if a gateway of protocol 1 showed that epoch.
     pub start_id: Option<StartId>,
-    /// Highest event id that was acknowledged.
+    /// Highest acknowledged event id.
     pub event_id: u64,
-    /// Time of the last accepted loss, milliseconds since the Unix epoch: offsets of leases started before are not
-    /// compared.
+    /// Time of the last accepted loss, milliseconds since the Unix epoch. Offsets of leases started before
+    /// are not compared.
     pub loss_accepted_ms: Option<u64>,
 }
 
-/// Acknowledged output of a living lease.
+/// Acknowledged output of a running lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acked {
-    /// The lease.
+    /// Lease id.
     pub lease_id: LeaseId,
-    /// First byte that was not acknowledged.
+    /// First unacknowledged byte.
     pub offset: u64,
     /// Start time of the lease, milliseconds since the Unix epoch.
     pub started_at_ms: u64,
@@ -34,7 +34,7 @@ pub struct Acked {
 /// Compares the marks of a gateway with its record and returns the new record.
 ///
 /// # Errors
-/// [`RefusalCode::RolledBack`], naming what is behind and what to do.
+/// [`RefusalCode::RolledBack`], with the difference and the next steps.
 pub fn advance(
     known: &Installation,
     epoch: u64,
@@ -54,7 +54,7 @@ pub fn advance(
     } else if epoch == known.epoch_max && !is_same_start {
         Some(format!("its epoch {epoch} was used by another start"))
     } else if is_same_start && progress.start_id.is_some() {
-        // Reconnection of the same process: its database cannot have gone back.
+        // Reconnection of the same process: its database cannot have gone back in time.
         None
     } else if marks.event_id < progress.event_id {
         let (last, known) = (marks.event_id, progress.event_id);

@@ -1,5 +1,5 @@
-//! What is decided here is decided without looking: no clock, no file, no process. Time and evidence come in as
-//! arguments, decisions go out as values, and the drivers beside this module carry them out.
+//! Decision logic without I/O: no clock, files or processes. Time and evidence are arguments, decisions are
+//! return values, and the driver modules of the crate carry them out.
 
 pub mod admit;
 pub mod backoff;

@@ -1,60 +1,61 @@
-//! What to do about the leases that an earlier supervisor left behind. Planned from leases alone, never from
-//! processes that look like agents.
+//! Plans for the leases of earlier supervisors. Plans start from lease records, never from processes that
+//! merely look like agents.
 
 use crate::core::lease::{Lease, LeaseEvent, Place, Scope, ending};
 use crate::core::retain::Rest;
 use crate::core::verify::Holder;
 
-/// What the evidence says about one lease.
+/// Evidence about one lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Findings {
-    /// Where this supervisor runs; `None` when that cannot be read.
+    /// Scope of this supervisor; `None` if unreadable.
     pub here: Option<Scope>,
-    /// Whether the supervisor that spawned the lease lives.
+    /// Life state of the lease's supervisor.
     pub holder: Holder,
-    /// Verified processes of the tree, to be signalled, children first.
+    /// Verified processes of the tree to signal, children first.
     pub owned: Vec<i32>,
-    /// Why something of it cannot be told, if that is so.
+    /// Reason why the verdict on some process of the tree is unknown, if any.
     pub unknown: Option<&'static str>,
-    /// Why one of its processes is not proved dead that is not proved to be its own either, if that is so.
+    /// Reason why a recorded process is neither proved dead nor proved to belong to the lease, if any.
     pub doubt: Option<&'static str>,
 }
 
-/// How far the end of an orphan has come, in order. What each stage does is on record before the next one begins.
+/// Stage of ending an orphaned tree, in order. The effects of each stage are recorded before the next one
+/// begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Its processes are opened and verified.
+    /// Opens and verifies its processes.
     Examine,
-    /// The lease is closing, durably, before anything is signalled.
+    /// Stores the lease as closing, before anything is signalled.
     Record,
-    /// SIGTERM and SIGCONT to each verified process.
+    /// Sends SIGTERM and SIGCONT to each verified process.
     Term,
-    /// SIGKILL to each that is left after the grace.
+    /// Sends SIGKILL to each process left after the grace.
     Kill,
-    /// Nothing is left: the end of the lease is made durable.
+    /// No process is left: stores the end of the lease.
     Settle,
 }
 
 impl Stage {
-    /// Every stage, in order.
+    /// All stages, in order.
     pub const ALL: [Self; 5] = [Self::Examine, Self::Record, Self::Term, Self::Kill, Self::Settle];
 }
 
-/// What to do about one lease.
+/// Plan for one lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
     /// End these verified processes.
     Signal(Vec<i32>),
-    /// Nothing is left of it: record this.
+    /// No process is left: apply this event.
     Mark(LeaseEvent, &'static str),
-    /// It was lost and stays so: this is what is known of its tree now (H23).
+    /// The lease is lost and remains so: record the latest finding about its tree (H23).
     Rest(Rest),
-    /// Leave it as it is.
+    /// Leave the lease unchanged.
     Leave(&'static str),
 }
 
 impl Plan {
-    /// The name in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn action(&self) -> &'static str {
         match self {
@@ -65,7 +66,7 @@ impl Plan {
         }
     }
 
-    /// Why, in words.
+    /// Returns the reason, as text.
     #[must_use]
     pub const fn why(&self) -> &'static str {
         match self {
@@ -75,11 +76,10 @@ impl Plan {
     }
 }
 
-/// Why nothing can be proved of a record that is not believed.
+/// Reason why nothing can be proved about a quarantined lease.
 const NOT_BELIEVED: &str = "its record is not believed";
 
-/// Decides about one lease that is lost: nothing of it is signalled that is not verified, and that nothing is left of
-/// it must be proved.
+/// Plans for a lost lease. Only verified processes are signalled, and the end of the tree must be proved.
 fn rest(lease: &Lease, found: &Findings) -> Plan {
     let unproved = |why| Plan::Rest(Rest::Unproved(why));
     let Some(here) = &found.here else { return unproved("boot id or pid namespace cannot be read") };
@@ -104,7 +104,7 @@ fn rest(lease: &Lease, found: &Findings) -> Plan {
     }
 }
 
-/// Decides about one lease. One that is closed stays so; one that is lost is looked at again.
+/// Plans for one lease. A closed lease is left unchanged; a lost one is examined again.
 #[must_use]
 pub fn plan(lease: &Lease, found: &Findings) -> Plan {
     use acp_shared::protocol::LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};

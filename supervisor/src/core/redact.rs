@@ -1,7 +1,8 @@
 //! Replaces the values of configured environment variables in what agents write to standard error.
 //!
-//! The supervisor is not told which variables an operator configured, so every variable of an agent counts, except the
-//! ones that describe a login (`HOME`, `PATH` …), whose values would hide most paths and are no secrets.
+//! The supervisor does not know which variables an operator configured, so all variables of an agent count
+//! except those that describe a login (`HOME`, `PATH` …). Their values would hide most paths and are not
+//! secrets.
 
 use acp_shared::redact::Secret;
 use memchr::memmem;
@@ -23,7 +24,7 @@ struct Needle {
     /// Name of the variable.
     name: String,
     value: Secret,
-    /// True if the line goes on behind `value`.
+    /// True if the value is longer than `value`.
     cut: bool,
 }
 
@@ -42,7 +43,7 @@ fn is_plain(name: &str) -> bool {
 }
 
 impl Redactor {
-    /// The values of an agent's environment. Each line of a value of several lines counts by itself.
+    /// Collects the values of an agent's environment. Each line of a multi-line value is a value of its own.
     #[must_use]
     pub fn of_env(env: &[(String, String)]) -> Self {
         let mut needles = Vec::new();
@@ -56,14 +57,15 @@ impl Redactor {
         Self { needles }
     }
 
-    /// Bytes of the longest value: a line must be known so much further than it is shown.
+    /// Returns the length of the longest value in bytes: the number of bytes needed beyond the shown part of
+    /// a line.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.needles.iter().map(|needle| needle.value.expose().len()).max().unwrap_or(0)
     }
 
-    /// The first `bytes_max` bytes of a line, with `[redacted:NAME]` in place of each value. `ended`: the line ends
-    /// where it does because the stream ended, so that its last bytes may be the beginning of a value.
+    /// Returns the first `bytes_max` bytes of a line, with `[redacted:NAME]` in place of each value. `ended`:
+    /// the line was cut off by the end of the stream, so its last bytes may be the beginning of a value.
     #[must_use]
     pub fn line(&self, line: &[u8], bytes_max: usize, ended: bool) -> Vec<u8> {
         if line.len() < VALUE_BYTES_MIN {
@@ -99,7 +101,7 @@ impl Redactor {
     }
 }
 
-/// The beginning of a value at the end of a line.
+/// Finds the beginning of a value at the end of a line.
 fn cut_off(line: &[u8], needle: &Needle) -> Option<Range<usize>> {
     let value = needle.value.expose().as_bytes();
     let most = value.len().min(line.len());

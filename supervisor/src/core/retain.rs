@@ -1,49 +1,50 @@
-//! How long ended leases are kept. Reckoned from what this supervisor's own clock has seen; the wall clock, which may
-//! be set to any year at any time, is asked only about what had ended before this supervisor started. Whatever cannot
-//! be told is kept: for a lease that was there at the start the whole window seen by this supervisor is enough, so
-//! that nothing is kept for ever either.
+//! Retention of ended leases. Ages come from the supervisor's monotonic clock. The wall clock can jump, so it
+//! is used only for leases that ended before this supervisor started. In doubt a lease is kept, but never for
+//! ever: a lease that existed at start is removed at the latest when this supervisor has seen the whole
+//! retention time.
 
 use crate::core::lease::Lease;
 use acp_shared::protocol::LeaseState;
 
-/// How long the wall clock may take to be set after a start before it is believed, in milliseconds.
+/// Time after a start until the wall clock is trusted, in milliseconds.
 pub const WALL_SETTLES_MS: u64 = 3_600 * 1_000;
 
-/// What the clocks say.
+/// Clock readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clocks {
-    /// The supervisor's own clock, milliseconds since it started.
+    /// Supervisor's own clock, milliseconds since start.
     pub now_ms: u64,
-    /// The wall clock, milliseconds since the Unix epoch.
+    /// Wall clock, milliseconds since the Unix epoch.
     pub wall_ms: u64,
-    /// What that was when the supervisor started.
+    /// Wall clock at the start of the supervisor.
     pub wall_at_start_ms: u64,
 }
 
 impl Clocks {
-    /// The earlier one of two readings: the wall clock now, and as it would be had nobody set it since the start.
+    /// Returns the earlier of two readings: the wall clock, and the wall clock at start plus the elapsed
+    /// time.
     fn sober_wall_ms(&self) -> u64 {
         self.wall_ms.min(self.wall_at_start_ms.saturating_add(self.now_ms))
     }
 }
 
-/// When a lease ended.
+/// End time of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// This supervisor saw it, at this time of its own clock.
+    /// Seen by this supervisor, at this time of its own clock.
     Seen(u64),
-    /// Before this supervisor started: at this time of the wall clock, as it was then.
+    /// Before this supervisor started, at this wall-clock time.
     Before(u64),
 }
 
-/// When what is kept for `keep_ms` goes, on the supervisor's own clock. What is kept for exactly its time goes one
-/// millisecond later.
+/// Returns when data that is kept for `keep_ms` is due for removal, on the supervisor's own clock: one
+/// millisecond after its time.
 #[must_use]
 pub fn due_ms(ended: Ended, keep_ms: u64, clocks: &Clocks) -> u64 {
     let keep_ms = keep_ms.saturating_add(1);
     match ended {
         Ended::Seen(at_ms) => at_ms.saturating_add(keep_ms),
-        // Seen for the whole window, or old by a wall clock that had the time to be set.
+        // Due after the whole time on the own clock, or earlier by a wall clock that had time to be set.
         Ended::Before(at_wall_ms) => {
             let by_wall = clocks.sober_wall_ms().checked_sub(at_wall_ms).map(|age_ms| {
                 clocks.now_ms.saturating_add(keep_ms.saturating_sub(age_ms)).max(WALL_SETTLES_MS)
@@ -53,20 +54,20 @@ pub fn due_ms(ended: Ended, keep_ms: u64, clocks: &Clocks) -> u64 {
     }
 }
 
-/// What was last found of a lost lease (H23).
+/// Latest finding about a lost lease (H23).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// Nothing of its tree lives.
+    /// No process of the tree is alive. Contains the reason.
     Gone(&'static str),
-    /// That cannot be told, and why.
+    /// The end of the tree is not proved. Contains the reason.
     Unproved(&'static str),
 }
 
-/// What a lost lease's reason says of one that is not proved gone.
+/// Text in the reason of a lost lease that is not proved gone.
 pub const NOT_PROVED: &str = "not proved gone";
 
 impl Rest {
-    /// In words, behind the reason of the lease.
+    /// Returns the text that follows the reason of the lease.
     #[must_use]
     pub fn in_words(self) -> String {
         match self {
@@ -76,7 +77,7 @@ impl Rest {
     }
 }
 
-/// Whether a lease may be forgotten once its time is over: a lost one only when it is proved gone (H23).
+/// True if a lease may be removed after its retention time. A lost lease must be proved gone first (H23).
 #[must_use]
 pub fn may_be_forgotten(lease: &Lease, rest: Option<Rest>) -> bool {
     match lease.state {

@@ -1,26 +1,26 @@
-//! The output of one adapter between the pipe and the gateway's commit: bytes with offsets, never dropped.
+//! Output buffer of one adapter between its pipe and the gateway's commit: bytes with offsets, never dropped.
 //!
 //! ```text
 //! base (acknowledged) ≤ sent ≤ end (received)
 //! ```
-//! A full ring makes the reader stop, and the adapter waits. Only while a lease is closing may what does not fit
-//! go to a spool file instead (H1), because then nobody is left to wait for.
+//! Reading stops when the ring is full, and the adapter blocks. Only while a lease is closing, when blocking
+//! would delay its end, output that does not fit goes to a spool file instead (H1).
 
 use std::collections::VecDeque;
 
-/// An offset outside of what is kept.
+/// Error: offset outside of the kept range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("offset {offset} is outside of {base} to {end}")]
 pub struct OutOfRange {
-    /// What was asked for.
+    /// Requested offset.
     pub offset: u64,
-    /// First offset kept.
+    /// First kept offset.
     pub base: u64,
     /// One past the last byte received.
     pub end: u64,
 }
 
-/// Bytes that were received and are not yet acknowledged.
+/// Received bytes that are not acknowledged yet.
 #[derive(Debug)]
 pub struct Ring {
     base: u64,
@@ -28,67 +28,68 @@ pub struct Ring {
     bytes_max: usize,
 }
 
-/// What to do with the pipe.
+/// Decision about reading from the pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intake {
-    /// Read at most so many bytes into the ring.
+    /// Read at most this many bytes into the ring.
     Ring(usize),
-    /// Move everything to the spool and read into that.
+    /// Move everything to the spool and read into the spool.
     Spool,
     /// Leave the bytes in the pipe.
     Wait,
 }
 
 impl Ring {
-    /// An empty ring of at most `bytes_max` bytes.
+    /// Creates an empty ring of at most `bytes_max` bytes.
     #[must_use]
     pub const fn new(bytes_max: usize) -> Self {
         Self { base: 0, bytes: VecDeque::new(), bytes_max }
     }
 
-    /// An empty ring of an adapter that has ended after `end` bytes.
+    /// Creates an empty ring for an adapter that has ended after `end` bytes.
     #[must_use]
     pub const fn ended_at(end: u64) -> Self {
         Self { base: end, bytes: VecDeque::new(), bytes_max: 0 }
     }
 
-    /// A ring that goes on from `base` with these bytes.
+    /// Creates a ring that contains these bytes from `base` on.
     #[must_use]
     pub fn with(base: u64, bytes: Vec<u8>, bytes_max: usize) -> Self {
         Self { base, bytes: bytes.into(), bytes_max }
     }
 
-    /// Everything it keeps.
+    /// Returns all kept bytes.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes.into()
     }
 
-    /// First offset kept: everything before it is acknowledged.
+    /// Returns the first kept offset; everything before is acknowledged.
     #[must_use]
     pub const fn base(&self) -> u64 {
         self.base
     }
 
-    /// One past the last byte received.
+    /// Returns the offset after the last received byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.base + self.bytes.len() as u64
     }
 
-    /// Bytes kept.
+    /// Returns the number of kept bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether everything received is acknowledged.
+    /// True if everything received is acknowledged.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// What to do with the pipe: `closing` says that nobody is left to wait for.
+    /// Decides about reading from the pipe. While the lease is `closing`, the reader does not wait for
+    /// acknowledgements.
     #[must_use]
     pub fn intake(&self, closing: bool) -> Intake {
         match self.bytes_max.saturating_sub(self.bytes.len()) {
@@ -98,15 +99,15 @@ impl Ring {
         }
     }
 
-    /// Takes bytes from the pipe. More than there is room for is taken too: the caller asked [`Ring::intake`].
+    /// Appends bytes from the pipe. The size is not checked: the caller has asked [`Ring::intake`].
     pub fn push(&mut self, new: &[u8]) {
         self.bytes.extend(new);
     }
 
-    /// The client has committed everything before `offset`. One that is already acknowledged changes nothing.
+    /// Drops everything before `offset`, which the client has committed. A repeated offset changes nothing.
     ///
     /// # Errors
-    /// [`OutOfRange`] for bytes that were never received; nothing is changed.
+    /// [`OutOfRange`] for bytes that were never received; the ring is unchanged.
     pub fn ack(&mut self, offset: u64) -> Result<(), OutOfRange> {
         if offset > self.end() {
             return Err(OutOfRange { offset, base: self.base, end: self.end() });
@@ -123,7 +124,7 @@ impl Ring {
     /// Copies at most `bytes_max` bytes from `offset` on.
     ///
     /// # Errors
-    /// [`OutOfRange`].
+    /// [`OutOfRange`] for an offset that is not kept.
     pub fn read(&self, offset: u64, bytes_max: usize) -> Result<Vec<u8>, OutOfRange> {
         if offset < self.base || offset > self.end() {
             return Err(OutOfRange { offset, base: self.base, end: self.end() });
@@ -142,7 +143,8 @@ impl Ring {
 
 const KEPT_CAPACITY_BYTES: usize = 64 * 1024;
 
-/// How much may be sent now: what was received, within the credit beyond what was acknowledged (H18).
+/// Returns how many bytes may be sent now: received ones, up to the credit beyond the acknowledged offset
+/// (H18).
 #[must_use]
 pub fn sendable(base: u64, sent: u64, end: u64, credit_bytes: u64, piece_bytes_max: usize) -> usize {
     let limit = end.min(base.saturating_add(credit_bytes));

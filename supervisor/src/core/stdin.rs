@@ -1,55 +1,55 @@
-//! Numbered input: each message is written once, whoever repeats it.
+//! Numbered input: each message is written once, no matter how often it is sent.
 //!
-//! The hash of every number is kept, so that a gateway that was restored from an older database and sends other
-//! bytes under a used number is told (H7) instead of having its input swallowed.
+//! The hash of each message is kept. A gateway that was restored from an older database and reuses a number
+//! for other bytes gets an error (H7) instead of losing its input silently.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A SHA-256.
+/// SHA-256 of a message.
 pub type Hash = [u8; 32];
 
-/// What a message is answered with.
+/// Result of offering a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
-    /// It is queued for writing; the answer comes when it is written.
+    /// Queued for writing. The reply is sent when the message is written.
     Accepted,
-    /// The same message is queued already; the answer comes when it is written.
+    /// The same message is queued already. The reply is sent when the message is written.
     Pending,
     /// The same message was written before.
     Written,
     /// The number was used for other bytes.
     Conflict,
-    /// A number before it is missing.
+    /// An earlier number is missing.
     Gap {
-        /// The number that is due.
+        /// Next expected number.
         expected: u64,
     },
-    /// No room: the sender keeps it and tries again.
+    /// The queue is full: the sender must keep the message and retry.
     Busy,
-    /// The number was written so long ago that its hash is no longer known.
+    /// The number was written too long ago: its hash is no longer kept.
     Forgotten,
 }
 
-/// Everything that a [`Stdin`] knows, to be handed to the next program image (H14).
+/// State of a [`Stdin`] for handover to the next program image (H14).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StdinState {
     accepted: u64,
     written: u64,
-    /// Bytes of the first waiting message that are in the pipe already.
+    /// Bytes of the first queued message that are already in the pipe.
     front_done: usize,
-    /// How many messages wait.
+    /// Number of queued messages.
     waiting: usize,
-    /// Number and hash of each message that is remembered, [`HASHED_BYTES`] each.
+    /// Number and hash of each remembered message, [`HASHED_BYTES`] each.
     #[serde(skip)]
     hashes: Vec<u8>,
-    /// The messages that wait.
+    /// Queued messages.
     #[serde(skip)]
     queue: Vec<Vec<u8>>,
 }
 
-/// A number and its hash.
+/// Size of a number and its hash.
 const HASHED_BYTES: usize = 8 + size_of::<Hash>();
 
 impl StdinState {
@@ -59,14 +59,14 @@ impl StdinState {
         self.waiting
     }
 
-    /// What is too large for the description, in a fixed order.
+    /// Returns the byte buffers that are too large for the JSON record, in a fixed order.
     pub fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
         self.queue.resize_with(self.waiting, Vec::new);
         std::iter::once(&mut self.hashes).chain(&mut self.queue).collect()
     }
 }
 
-/// What is written, what waits, and what was promised.
+/// Input queue of one adapter: numbers accepted and written, hashes, and queued messages.
 #[derive(Debug)]
 pub struct Stdin {
     accepted: u64,
@@ -80,7 +80,7 @@ pub struct Stdin {
 }
 
 impl Stdin {
-    /// Nothing written yet; at most `queued_bytes_max` bytes wait and `hashes_max` hashes are remembered.
+    /// Creates an empty queue of at most `queued_bytes_max` bytes that remembers `hashes_max` hashes.
     #[must_use]
     pub const fn new(queued_bytes_max: usize, hashes_max: usize) -> Self {
         Self {
@@ -95,13 +95,13 @@ impl Stdin {
         }
     }
 
-    /// Everything up to `written` was written by an earlier supervisor, which took the hashes with it.
+    /// Sets the highest written number of an earlier supervisor, whose hashes are unknown.
     pub const fn restore(&mut self, written: u64) {
         self.accepted = written;
         self.written = written;
     }
 
-    /// Everything it knows.
+    /// Exports the state.
     #[must_use]
     pub fn freeze(self) -> StdinState {
         let hashed = |(seq, hash): (u64, Hash)| seq.to_be_bytes().into_iter().chain(hash);
@@ -115,7 +115,7 @@ impl Stdin {
         }
     }
 
-    /// Goes on where another one was frozen.
+    /// Imports an exported state.
     #[must_use]
     pub fn thaw(state: StdinState, queued_bytes_max: usize, hashes_max: usize) -> Self {
         let hashed = |piece: &[u8]| {
@@ -134,25 +134,25 @@ impl Stdin {
         }
     }
 
-    /// Highest number accepted.
+    /// Returns the highest accepted number.
     #[must_use]
     pub const fn accepted(&self) -> u64 {
         self.accepted
     }
 
-    /// Highest number whose last byte is in the pipe.
+    /// Returns the highest number whose last byte is in the pipe.
     #[must_use]
     pub const fn written(&self) -> u64 {
         self.written
     }
 
-    /// Bytes that wait for the pipe.
+    /// Returns the number of bytes queued for the pipe.
     #[must_use]
     pub const fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
 
-    /// A message arrives.
+    /// Accepts, recognises or rejects a message.
     pub fn offer(&mut self, seq: u64, hash: Hash, bytes: Vec<u8>) -> Offer {
         if seq == 0 {
             return Offer::Gap { expected: self.accepted + 1 };
@@ -182,13 +182,14 @@ impl Stdin {
         Offer::Accepted
     }
 
-    /// The bytes to write next; `None` when nothing waits.
+    /// Returns the bytes to write next; `None` if the queue is empty.
     #[must_use]
     pub fn next(&self) -> Option<&[u8]> {
         self.queue.front().map(|bytes| bytes.get(self.front_done..).unwrap_or_default())
     }
 
-    /// The pipe took `count` bytes. Returns the number that is now wholly written, if one is.
+    /// Records that the pipe took `count` bytes. Returns the number of the message that is now complete, if
+    /// any.
     pub fn wrote(&mut self, count: usize) -> Option<u64> {
         let total = self.queue.front()?.len();
         self.front_done += count;
@@ -202,7 +203,7 @@ impl Stdin {
         Some(self.written)
     }
 
-    /// The pipe is gone: drops what waits. What was accepted and not written never will be.
+    /// Drops the queue because the pipe is gone. Accepted messages that were not written are lost.
     pub fn abandon(&mut self) {
         self.queue.clear();
         self.queued_bytes = 0;

@@ -1,26 +1,26 @@
-//! The end of one process tree: end of file, SIGTERM, SIGKILL, each with its own grace, and the naming of what is
-//! left. The machine only ever escalates.
+//! Shutdown of one process tree: end of file, SIGTERM, SIGKILL, each with its own grace, then reporting of
+//! survivors. The machine only ever escalates.
 
 use acp_shared::protocol::Graces;
 use serde::{Deserialize, Serialize};
 
-/// How much longer than the wrapper's own grace the supervisor waits before it steps in, in milliseconds.
+/// Time that the wrapper gets beyond its own grace before the supervisor kills the tree, in milliseconds.
 pub const WRAPPER_HEADSTART_MS: u64 = 400;
-/// How often the tree is swept while it is being killed, in milliseconds.
+/// Interval of sweeps while the tree is being killed, in milliseconds.
 pub const SWEEP_MS: u64 = 100;
-/// How often a lease with survivors is looked at again, in milliseconds.
+/// Interval of sweeps for a lease with survivors, in milliseconds.
 pub const SURVIVOR_SWEEP_MS: u64 = 5_000;
 
-/// What happens to a tree that is to end.
+/// Input of the shutdown machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
-    /// The end was asked for.
+    /// The end was requested.
     Begin,
-    /// The adapter ended; the wrapper is cleaning up after it.
+    /// The adapter exited; the wrapper is cleaning up.
     AdapterGone,
-    /// The wrapper ended without a word.
+    /// The wrapper exited without a report.
     WrapperGone,
-    /// No grace any more.
+    /// Skip the remaining graces.
     Hurry,
     /// Time passed.
     Tick,
@@ -28,25 +28,25 @@ pub enum Input {
     TreeGone,
 }
 
-/// What is to be done.
+/// Action to perform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Close the adapter's standard input.
     CloseStdin,
     /// SIGTERM and SIGCONT to the verified wrapper, which passes them on.
     Terminate,
-    /// SIGKILL to every verified process of the tree, then look whether it is gone.
+    /// SIGKILL to every verified process of the tree, then check whether the tree is gone.
     Kill,
-    /// Name what is still alive: the lease stays closing.
+    /// Report the survivors; the lease stays closing.
     NameSurvivors,
     /// The lease is closed.
     Finish,
 }
 
-/// How far the end has come, in order.
+/// Phase of the shutdown, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
-    /// Nothing was asked for.
+    /// No end was requested.
     Running,
     /// Standard input is closed.
     Eof,
@@ -54,18 +54,18 @@ pub enum Phase {
     Term,
     /// SIGKILL is being sent.
     Kill,
-    /// Something survives SIGKILL.
+    /// Some process survives SIGKILL.
     Stuck,
-    /// It is over.
+    /// The tree is gone.
     Over,
 }
 
 impl Phase {
-    /// Every phase, in order.
+    /// All phases, in order.
     pub const ALL: [Self; 6] = [Self::Running, Self::Eof, Self::Term, Self::Kill, Self::Stuck, Self::Over];
 }
 
-/// The escalation of one lease.
+/// Shutdown state of one lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stop {
@@ -76,19 +76,19 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// A tree that runs.
+    /// Creates the state of a running tree.
     #[must_use]
     pub const fn new(graces: Graces) -> Self {
         Self { graces, phase: Phase::Running, deadline_ms: u64::MAX, sweep_ms: u64::MAX }
     }
 
-    /// How far it has come.
+    /// Returns the current phase.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// When the next [`Input::Tick`] is due; `None` when none is.
+    /// Returns when the next [`Input::Tick`] is due; `None` if none is.
     #[must_use]
     pub fn wake_at_ms(&self) -> Option<u64> {
         match self.phase {
@@ -99,7 +99,7 @@ impl Stop {
         }
     }
 
-    /// One step.
+    /// Processes one input and returns the actions to perform.
     pub fn step(&mut self, now_ms: u64, input: Input) -> Vec<Action> {
         if self.phase == Phase::Over {
             return Vec::new();

@@ -1,8 +1,8 @@
-//! The last bytes of a stream, and cutting text without breaking a character.
+//! Last bytes of a stream, and truncation of text at character boundaries.
 
 use std::collections::VecDeque;
 
-/// Keeps the last bytes of a stream.
+/// Buffer for the last bytes of a stream.
 #[derive(Debug)]
 pub struct Tail {
     bytes: VecDeque<u8>,
@@ -11,13 +11,13 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Keeps at most `bytes_max` bytes.
+    /// Creates a buffer of at most `bytes_max` bytes.
     #[must_use]
     pub const fn new(bytes_max: usize) -> Self {
         Self { bytes: VecDeque::new(), bytes_max, truncated: false }
     }
 
-    /// A tail that goes on after these bytes; `truncated` says that there were earlier ones.
+    /// Creates a buffer that starts with these bytes. `truncated`: earlier bytes were dropped.
     #[must_use]
     pub fn with(bytes: Vec<u8>, bytes_max: usize, truncated: bool) -> Self {
         let mut tail = Self::new(bytes_max);
@@ -26,13 +26,13 @@ impl Tail {
         tail
     }
 
-    /// Everything that is kept, cut characters included.
+    /// Returns all kept bytes, including a cut character at the start.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes.into()
     }
 
-    /// Takes what arrived.
+    /// Appends bytes and drops the oldest beyond the maximum.
     pub fn push(&mut self, new: &[u8]) {
         let skip = new.len().saturating_sub(self.bytes_max);
         let kept = new.get(skip..).unwrap_or_default();
@@ -42,26 +42,26 @@ impl Tail {
         self.bytes.extend(kept);
     }
 
-    /// Whether earlier bytes were dropped.
+    /// True if earlier bytes were dropped.
     #[must_use]
     pub const fn truncated(&self) -> bool {
         self.truncated
     }
 
-    /// What is kept. After a cut it starts at a character of UTF-8, never inside of one.
+    /// Returns the kept bytes, without the rest of a UTF-8 character that was cut at the start.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let all: Vec<u8> = self.bytes.iter().copied().collect();
         if !self.truncated {
             return all;
         }
-        // A cut character leaves at most three bytes; a longer run of them is no UTF-8 and is kept.
+        // A cut character leaves at most three continuation bytes; a longer run is not UTF-8 and is kept.
         let whole = (0..all.len().min(4)).find(|i| !is_continuation(all.get(*i)));
         let start = whole.unwrap_or(if all.len() < 4 { all.len() } else { 0 });
         all.get(start..).unwrap_or_default().to_vec()
     }
 
-    /// What is kept, as text; what is no text is shown as the replacement character.
+    /// Returns the kept bytes as text; invalid UTF-8 becomes the replacement character.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
@@ -72,7 +72,7 @@ fn is_continuation(byte: Option<&u8>) -> bool {
     byte.is_some_and(|b| b & 0b1100_0000 == 0b1000_0000)
 }
 
-/// The first `bytes_max` bytes of a text, cut before a character that does not fit.
+/// Returns the first `bytes_max` bytes of a text, cut at a character boundary.
 #[must_use]
 pub fn head(text: &str, bytes_max: usize) -> &str {
     let mut end = text.len().min(bytes_max);

@@ -1,7 +1,8 @@
-//! As whom, with what and within which bounds the agents of a gateway run.
+//! Credentials, environment and limits of the agents of each gateway.
 //!
-//! A gateway never gets more than its own user has: a supervisor that runs as root starts the agents of another
-//! user's gateway as that user, unless a tenant says as whom. Root has to be allowed in so many words.
+//! A gateway never gets more privileges than its own user has: a supervisor that runs as root starts the
+//! agents of another user's gateway as that user, unless a tenant configures another user. Root must be
+//! allowed explicitly.
 
 use crate::core::ladder::Limits;
 use acp_shared::ids::GatewayInstanceId;
@@ -10,8 +11,8 @@ use acp_shared::protocol::{Refusal, RefusalCode};
 use acp_shared::redact::Secret;
 use std::path::{Component, Path};
 
-/// Variables that are not passed on to another user: what the dynamic loader and the C library take orders from, and
-/// what belongs to a service of the sender. A `*` at the end stands for any ending.
+/// Variables that are not passed on to another user: those that control the dynamic loader and the C library,
+/// and those that belong to the sender's services. A `*` at the end matches any suffix.
 pub const ENV_DENIED: &[&str] = &[
     "LD_*",
     "GCONV_PATH",
@@ -39,10 +40,10 @@ pub const ENV_DENIED: &[&str] = &[
     "SSH_AUTH_SOCK",
     "XDG_RUNTIME_DIR",
 ];
-/// Where a confined agent may write beside its roots, when no `temp_dir` is configured.
+/// Writable directory for temporary files of a confined agent if no `temp_dir` is configured.
 const TEMP_DIR: &str = "/tmp";
 
-/// A user as the system knows it.
+/// System user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     /// User id.
@@ -51,7 +52,7 @@ pub struct Account {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Its name and home directory, where it has an entry.
+    /// Name and home directory, if the user has an entry.
     pub entry: Option<(String, String)>,
 }
 
@@ -61,45 +62,46 @@ impl Account {
     }
 }
 
-/// Some gateways, and how their agents run. Made from the configuration, its names looked up.
+/// Set of gateways and the settings of their agents, from the configuration, with names resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tenant {
-    /// Gateways of this user.
+    /// Matches the gateways of this user.
     pub uid: Option<u32>,
-    /// This gateway.
+    /// Matches this gateway.
     pub instance_id: Option<GatewayInstanceId>,
-    /// As whom its agents run.
+    /// User that the agents run as.
     pub run_as: Option<Account>,
-    /// Its agents may run as root.
+    /// True if the agents may run as root.
     pub allow_root: bool,
-    /// Whether set-user-id programs give them nothing.
+    /// Disables privileges from set-user-id programs (`no_new_privs`).
     pub no_new_privs: Option<bool>,
-    /// Their file mode creation mask.
+    /// File mode creation mask of the agents.
     pub umask: Option<u32>,
-    /// Their resource limits.
+    /// Resource limits of the agents.
     pub limits: Vec<ResourceLimit>,
-    /// How readily they are ended when memory runs out.
+    /// OOM-killer score adjustment of the agents.
     pub oom_score_adj: Option<i32>,
-    /// Names of the variables that they get, `PREFIX_*` among them; `None`: all but [`ENV_DENIED`].
+    /// Names of variables passed to the agents, with `PREFIX_*` as patterns; `None` passes all but
+    /// [`ENV_DENIED`].
     pub env_allow: Option<Vec<String>>,
-    /// Whether writing is confined.
+    /// True if writes are confined by Landlock.
     pub landlock: bool,
-    /// Their directory for temporary files.
+    /// Directory for temporary files of the agents.
     pub temp_dir: Option<String>,
-    /// Further directories that they may write in.
+    /// Additional writable directories of the agents.
     pub write_dirs: Vec<String>,
-    /// Sessions work below these; empty: anywhere.
+    /// Allowed parent directories of sessions; empty allows any.
     pub roots: Vec<String>,
-    /// Living leases of this tenant.
+    /// Maximum number of running leases of this tenant.
     pub leases_max: Option<u64>,
-    /// Bounds of each tree.
+    /// Limits of each process tree.
     pub caps: Limits,
-    /// What its gateways must know.
+    /// Secret that the tenant's gateways must present.
     pub secret: Option<Secret>,
 }
 
 impl Tenant {
-    /// Whether this is the tenant of a gateway.
+    /// True if a gateway belongs to this tenant.
     #[must_use]
     pub fn covers(&self, uid: u32, gateway: GatewayInstanceId) -> bool {
         (self.uid.is_some() || self.instance_id.is_some())
@@ -108,52 +110,53 @@ impl Tenant {
     }
 }
 
-/// The tenant that a gateway belongs to: the one that names it most exactly.
+/// Returns the tenant of a gateway: the most specific match.
 #[must_use]
 pub fn tenant_of(tenants: &[Tenant], uid: u32, gateway: GatewayInstanceId) -> Option<&Tenant> {
     let exactness = |t: &&Tenant| (t.instance_id.is_some(), t.uid.is_some());
     tenants.iter().filter(|t| t.covers(uid, gateway)).max_by_key(exactness)
 }
 
-/// The bounds of each tree of a gateway.
+/// Returns the limits of each process tree of a gateway.
 #[must_use]
 pub fn caps_of(tenants: &[Tenant], defaults: Limits, uid: u32, gateway: GatewayInstanceId) -> Limits {
     tenant_of(tenants, uid, gateway).map_or(defaults, |tenant| tenant.caps.or(defaults))
 }
 
-/// Who asks for a start, and what is known of it.
+/// Origin of a spawn request.
 #[derive(Debug, Clone)]
 pub struct Asker {
-    /// The user that this supervisor runs as.
+    /// User id of this supervisor.
     pub own_uid: u32,
-    /// The user of the gateway.
+    /// User of the gateway.
     pub account: Account,
-    /// The gateway.
+    /// Gateway id.
     pub gateway: GatewayInstanceId,
 }
 
-/// The directories of a start, as the gateway named them: free of links, which whoever opens them has the kernel check.
+/// Directories of a spawn request as named by the gateway. Symbolic links are not allowed; the kernel
+/// enforces this when the directories are opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// The working directory, if the session has one.
+    /// Working directory, if the session has one.
     pub cwd: Option<String>,
-    /// Where the session works.
+    /// Directories that the session works in.
     pub roots: Vec<String>,
 }
 
-/// How an adapter is started.
+/// Start settings of an adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Confined {
-    /// As whom and within which bounds.
+    /// User and restrictions.
     pub confine: Confine,
-    /// Its environment, without the variables of the lease.
+    /// Environment without the variables of the lease.
     pub env: Vec<(String, String)>,
 }
 
-/// Decides how what a gateway asks for is started.
+/// Decides the settings with which a requested adapter is started.
 ///
 /// # Errors
-/// [`RefusalCode::NotAuthorised`]: it is not started.
+/// [`RefusalCode::NotAuthorised`] if the tenant's settings forbid the start.
 pub fn confine(
     tenants: &[Tenant],
     asker: &Asker,
@@ -241,7 +244,7 @@ fn landlock(tenant: &Tenant, places: &Places) -> Landlock {
     Landlock { write, scope: true }
 }
 
-/// Whether a pattern, `PREFIX*` or a whole name, is about this name.
+/// True if a pattern, `PREFIX*` or a whole name, matches this name.
 fn matches(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
 }

@@ -1,32 +1,32 @@
-//! Process trees in a snapshot. A snapshot is a hint: every process found here is verified through its own handle
-//! before anything happens to it.
+//! Process trees in a snapshot. A snapshot is only a hint: each process found here is verified through its
+//! own handle before any action on it.
 
 use crate::core::lease::ProcessRecord;
 use std::collections::{HashMap, HashSet};
 
-/// One process of a snapshot.
+/// Process in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proc {
-    /// Its number.
+    /// Process id.
     pub pid: i32,
-    /// Its parent.
+    /// Parent process id.
     pub ppid: i32,
-    /// Its process group.
+    /// Process group.
     pub pgid: i32,
-    /// Its session.
+    /// Session.
     pub sid: i32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Whether it is dead and waits to be reaped.
+    /// True if the process is dead and not reaped yet.
     pub zombie: bool,
     /// Resident memory, in pages.
     pub rss_pages: u64,
-    /// Its short name.
+    /// Short name of the program.
     pub name: String,
 }
 
-/// What follows the program's name in `/proc/PID/stat`. The name may hold anything, so the fields are read from
-/// the last `)` on.
+/// Parses `/proc/PID/stat`. The program's name may contain any bytes, so the fields are read from the last
+/// `)` on.
 #[must_use]
 pub fn parse_stat(stat: &[u8]) -> Option<Proc> {
     let open = stat.iter().position(|b| *b == b'(')?;
@@ -49,8 +49,8 @@ pub fn parse_stat(stat: &[u8]) -> Option<Proc> {
     })
 }
 
-/// Every descendant of `roots` with its parent, parents before children. The roots are not part of it; a number
-/// that is its own ancestor (a torn snapshot) is met once.
+/// Returns every descendant of `roots` with its parent, parents before children and without the roots. Cycles
+/// in torn snapshots are harmless: each pid is visited once.
 #[must_use]
 pub fn descendants(snapshot: &[Proc], roots: &[i32]) -> Vec<(i32, i32)> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
@@ -73,11 +73,11 @@ pub fn descendants(snapshot: &[Proc], roots: &[i32]) -> Vec<(i32, i32)> {
     found
 }
 
-/// How far up the line of a process is followed.
+/// Maximum number of ancestors that are followed.
 const GENERATIONS_MAX: usize = 4096;
 
-/// Whether a process runs somewhere below one of `roots`, by what `parent` says of each in its line. `None` when that
-/// cannot be told: a process that cannot be read may be anybody's.
+/// Checks whether a process runs below one of `roots`. `parent` returns the parent of a pid. Returns `None`
+/// if an ancestor cannot be read: the process might belong to any tree.
 #[must_use]
 pub fn is_below(pid: i32, roots: &HashSet<i32>, parent: impl Fn(i32) -> Option<i32>) -> Option<bool> {
     let mut at = pid;
@@ -93,17 +93,18 @@ pub fn is_below(pid: i32, roots: &HashSet<i32>, parent: impl Fn(i32) -> Option<i
     None
 }
 
-/// What a tree takes.
+/// Resource usage of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Weight {
-    /// How many processes it has; dead ones that wait to be reaped are not counted.
+    /// Number of processes, without zombies.
     pub processes: u64,
-    /// Their resident memory together, in pages.
+    /// Sum of their resident memory, in pages.
     pub rss_pages: u64,
 }
 
-/// What each of many trees takes, from one snapshot. A tree is named by its roots, which are counted only while
-/// they are the recorded processes and not others with their numbers. For people: nothing is decided by it.
+/// Returns the resource usage of each tree in one snapshot. A tree is given by its roots. A root counts only
+/// if its start time matches, so that reused pids are ignored. For reports only; no decision depends on the
+/// result.
 #[must_use]
 pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<Weight> {
     let by_pid: HashMap<i32, &Proc> = snapshot.iter().map(|p| (p.pid, p)).collect();
@@ -132,10 +133,10 @@ pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<Weight> {
     trees.iter().map(weigh_one).collect()
 }
 
-/// The processes that may carry a lease's marker: running, and not older than the lease's own root.
+/// Returns the pids that may carry a lease's marker: running, and not older than the lease's root.
 #[must_use]
 pub fn may_be_marked(snapshot: &[Proc], not_before_ticks: u64) -> Vec<i32> {
-    // Only the first pid namespace has kernel threads; elsewhere the number is anybody's.
+    // Kernel threads exist only in the first pid namespace; elsewhere pid 2 is an ordinary process.
     let kthreadd = snapshot.iter().find(|p| p.pid == 2 && p.ppid == 0 && p.sid == 0 && p.name == "kthreadd");
     let of_kernel = |p: &Proc| kthreadd.is_some_and(|k| p.pid == k.pid || p.ppid == k.pid);
     let fits = |p: &&Proc| !p.zombie && p.start_ticks >= not_before_ticks && !of_kernel(p);

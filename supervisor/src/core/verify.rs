@@ -1,9 +1,9 @@
-//! Whose process is this? A pure function from what a lease recorded and what the system says now.
+//! Verification of process identity: a pure function of a lease's record and current evidence.
 //!
-//! What was recorded and cannot be read now is [`Verdict::Unknown`], unless a stronger proof stands in for it (the
-//! same pidfs inode, an own child that was never reaped, or the control group of the lease). Only [`Verdict::Owned`]
-//! carries a [`Verified`], only this module (and its [`legacy`] part) makes one, and only a [`Verified`] can be
-//! signalled.
+//! A recorded fact that cannot be read now gives [`Verdict::Unknown`], unless there is stronger proof (the
+//! same pidfs inode, an own child that was never reaped, or the control group of the lease). Only
+//! [`Verdict::Owned`] contains a [`Verified`], only this module (and its [`legacy`] part) creates one, and
+//! only a [`Verified`] process can be signalled.
 
 pub mod legacy;
 
@@ -13,57 +13,57 @@ use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID};
 use std::collections::HashSet;
 
-/// Which open process handle a piece of evidence was read through.
+/// Id of the open process handle through which evidence was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HandleId(pub u64);
 
-/// Proof that the process behind one handle is ours. Made by this module alone.
+/// Proof that the process behind one handle belongs to a lease. Only this module creates values of this type.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verified {
     handle: HandleId,
 }
 
 impl Verified {
-    /// The handle that was verified; the proof is good for no other.
+    /// Returns the verified handle; the proof is valid for no other.
     #[must_use]
     pub const fn handle(&self) -> HandleId {
         self.handle
     }
 }
 
-/// Whether a process runs.
+/// Life state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// It runs, sleeps or is stopped.
+    /// Running, sleeping or stopped.
     Running,
-    /// It is dead and waits to be reaped by its parent.
+    /// Dead but not reaped yet.
     Zombie,
-    /// There is no such process.
+    /// No such process.
     Gone,
-    /// The system does not say.
+    /// State unreadable.
     Unreadable,
 }
 
-/// What the environment of a process says about its lease.
+/// Lease marker in the environment of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Marker {
-    /// Both variables, once each.
+    /// Both variables occur exactly once.
     Pair {
-        /// The lease.
+        /// Lease id.
         lease: String,
-        /// The gateway.
+        /// Gateway instance id.
         gateway: String,
     },
-    /// At least one of the two is missing.
+    /// At least one of the variables is missing.
     Missing,
-    /// One of them occurs twice: no evidence, since programs disagree on which one counts.
+    /// A variable occurs twice. This is no evidence, since programs disagree on which one counts.
     Ambiguous,
-    /// The environment cannot be read.
+    /// The environment is unreadable.
     Unreadable,
 }
 
 impl Marker {
-    /// Reads the marker from `/proc/PID/environ`: NUL-separated, compared exactly.
+    /// Parses the marker from the NUL-separated text of `/proc/PID/environ`. Names must match exactly.
     #[must_use]
     pub fn parse(environ: &[u8]) -> Self {
         let find = |name: &str| {
@@ -84,7 +84,7 @@ impl Marker {
         }
     }
 
-    /// Whether both variables name this lease and this gateway.
+    /// True if the marker names this lease and this gateway.
     #[must_use]
     pub fn names(&self, lease_id: LeaseId, gateway: GatewayInstanceId) -> bool {
         matches!(self, Self::Pair { lease, gateway: of }
@@ -92,60 +92,60 @@ impl Marker {
     }
 }
 
-/// What the system says now about one process, all of it read through one handle.
+/// Current facts about one process, all read through one handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// The handle; `None` when there was nothing to open.
+    /// Process handle; `None` if no process could be opened.
     pub handle: Option<HandleId>,
-    /// The number that was looked at.
+    /// Examined pid.
     pub pid: i32,
-    /// Where numbers have their meaning here; `None` when that cannot be read.
+    /// Scope in which pids are valid here; `None` if unreadable.
     pub scope: Option<Scope>,
-    /// Whether it runs.
+    /// Life state of the process.
     pub life: Life,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: Option<u64>,
-    /// Its parent.
+    /// Parent process id.
     pub ppid: Option<i32>,
-    /// Its process group.
+    /// Process group.
     pub pgid: Option<i32>,
-    /// Its session.
+    /// Session.
     pub sid: Option<i32>,
-    /// Its inode in pidfs.
+    /// pidfs inode.
     pub inode: Option<u64>,
-    /// What its environment says.
+    /// Lease marker in the environment.
     pub marker: Marker,
-    /// The file it was started from.
+    /// Executable file.
     pub exe: Option<String>,
-    /// Its control group (v2).
+    /// Control group (v2).
     pub cgroup: Option<String>,
-    /// It is a child of this supervisor that was never reaped, and the handle was opened when it was made.
+    /// True if the process is a child of this supervisor, never reaped, with a handle opened at its creation.
     pub own_child: bool,
 }
 
-/// What a lease recorded about one of its processes.
+/// Recorded identity of one process of a lease.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim<'a> {
-    /// The process.
+    /// Recorded process.
     pub process: ProcessRecord,
-    /// Where its number has its meaning.
+    /// Scope in which the recorded pid is valid.
     pub scope: &'a Scope,
-    /// The lease.
+    /// Lease id.
     pub lease_id: LeaseId,
-    /// Its gateway.
+    /// Gateway of the lease.
     pub gateway: GatewayInstanceId,
-    /// The control group that was made for the lease, if one was.
+    /// Control group that was created for the lease, if any.
     pub cgroup: Option<&'a str>,
 }
 
 impl Claim<'_> {
-    /// Whether the process is in the group of the lease, where nothing else is put.
+    /// True if the process is in the control group of the lease, which holds no other processes.
     fn holds(&self, now: &Evidence) -> bool {
         self.cgroup.zip(now.cgroup.as_deref()).is_some_and(|(leaf, group)| is_within(group, leaf))
     }
 }
 
-/// Processes that are never signalled, whatever the evidence.
+/// Processes excluded from all signals, regardless of evidence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Guard {
     /// This process and its ancestors.
@@ -155,7 +155,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Why this number is never signalled, if it is not.
+    /// Returns why this pid is never signalled; `None` if it may be.
     #[must_use]
     pub fn forbids(&self, pid: i32) -> Option<&'static str> {
         if pid <= 1 {
@@ -168,21 +168,21 @@ impl Guard {
     }
 }
 
-/// What follows from the evidence.
+/// Conclusion from the evidence.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the process of the lease, and it runs.
+    /// The process of the lease, which is running.
     Owned(Verified),
-    /// The number belongs to something else now.
+    /// The pid belongs to another process now.
     NotOurs(&'static str),
     /// The process of the lease is dead.
     Gone(&'static str),
-    /// It cannot be told; nothing is done to it.
+    /// Undecidable; the process is left alone.
     Unknown(&'static str),
 }
 
 impl Verdict {
-    /// The name in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -193,7 +193,7 @@ impl Verdict {
         }
     }
 
-    /// Why, in words.
+    /// Returns the reason, as text.
     #[must_use]
     pub const fn why(&self) -> &'static str {
         match self {
@@ -203,12 +203,12 @@ impl Verdict {
     }
 }
 
-/// In another time namespace the start time of the very same process is another one: neither that two agree nor that
-/// they differ says anything.
+/// The start time of a process differs between time namespaces, so neither equal nor different start times
+/// are evidence.
 const OTHER_CLOCK: &str =
     "its start time was recorded in another time namespace, and there is no inode to go by";
 
-/// Compares identities alone: where, which number, which process behind it.
+/// Result of comparing scope, pid and process identity alone.
 enum Identity {
     Same,
     SameTicks,
@@ -218,8 +218,8 @@ enum Identity {
     Unknown(&'static str),
 }
 
-/// `proven`: something stronger than what is compared here says that it is ours, and stands in for what was recorded
-/// and cannot be read now.
+/// Compares a recorded process to the evidence. `proven`: stronger proof of ownership exists and replaces
+/// recorded facts that cannot be read now.
 fn identity(recorded: ProcessRecord, scope: &Scope, now: &Evidence, proven: bool) -> Identity {
     let Some(here) = &now.scope else { return Identity::Unknown("boot id or pid namespace cannot be read") };
     match scope.seen_from(here) {
@@ -270,7 +270,7 @@ fn owned(now: &Evidence, guard: &Guard) -> Verdict {
         .map_or(Verdict::Unknown("there is no handle on it"), |handle| Verdict::Owned(Verified { handle }))
 }
 
-/// Whether the process that a lease recorded is the one that is there now.
+/// Decides whether the current process with a recorded pid is the recorded process of the lease.
 #[must_use]
 pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
     let in_group = claim.holds(now);
@@ -285,8 +285,8 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
         Identity::SameTicks if !in_group && claim.cgroup.is_some() => Verdict::Unknown(
             "it is not seen in the control group of the lease, and there is no inode to go by",
         ),
-        // Number and start time are not unique: without an inode the environment must agree too. What it does not
-        // say, the control group does.
+        // Pid and start time are not unique: without an inode the environment must match too. If the
+        // environment has no clear marker, the control group decides.
         Identity::SameTicks => match &now.marker {
             Marker::Missing | Marker::Ambiguous | Marker::Unreadable if in_group => owned(now, guard),
             marker if marker.names(claim.lease_id, claim.gateway) => owned(now, guard),
@@ -300,8 +300,8 @@ pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &Guard) -> Verdict {
     }
 }
 
-/// Why it is not proved that the recorded process is dead, if it is not. That a process does not prove to be ours
-/// (its environment names nobody, say) is no proof that it is another one.
+/// Returns why the recorded process is not proved dead; `None` if it is. A process that fails to prove that
+/// it belongs to the lease (for example, without a marker) is not thereby proved to be another one.
 #[must_use]
 pub fn doubt(claim: &Claim<'_>, now: &Evidence) -> Option<&'static str> {
     match identity(claim.process, claim.scope, now, false) {
@@ -315,25 +315,24 @@ pub fn doubt(claim: &Claim<'_>, now: &Evidence) -> Option<&'static str> {
     }
 }
 
-/// How a process that no lease names came to be looked at.
+/// Relation through which a process without a record of its own was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kin<'a> {
-    /// Found as the child of a verified process, which still ran after the evidence was read.
+    /// Found as the child of a verified process that was still running after the evidence was read.
     ChildOf(i32),
-    /// Found by its environment. One that is older than the tree can only have a copy of it.
+    /// Found by its environment. A process older than the tree has only a copy of the marker.
     Marked {
-        /// When the root of the tree started, in clock ticks since boot as they are read here; `None` where that
-        /// cannot be told.
+        /// Start time of the tree's root, in clock ticks since boot of the current clock; `None` if unknown.
         since_ticks: Option<u64>,
     },
-    /// Found in the control group of the lease, or below it.
+    /// Found in the control group of the lease or below.
     InCgroup(&'a str),
 }
 
-/// Its marker names the lease, and may be a copy.
+/// Reason for an unknown verdict: the marker names the lease but may be a copy.
 const UNKNOWN_AGE: &str = "the age of its tree was recorded in another time namespace, and does not tell its own marker from a copy";
 
-/// Whether a process belongs to the tree of a lease.
+/// Decides whether a process belongs to the tree of a lease.
 #[must_use]
 pub fn verify_member(
     lease_id: LeaseId,
@@ -359,18 +358,18 @@ pub fn verify_member(
     if proven { owned(now, guard) } else { Verdict::NotOurs("nothing proves that it belongs to the lease") }
 }
 
-/// Whether the supervisor that spawned a lease still lives.
+/// Life state of the supervisor that spawned a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// It is verified dead: what it left behind are orphans.
+    /// Verified dead: its processes are orphans.
     Dead,
-    /// It lives: the lease is its business.
+    /// Alive, and responsible for the lease.
     Alive,
-    /// It cannot be told: the lease is left alone.
+    /// Undecidable: the lease is left alone.
     Unknown,
 }
 
-/// Looks at the supervisor that a lease names.
+/// Evaluates the evidence about the supervisor that a lease names.
 #[must_use]
 pub fn holder(supervisor: ProcessRecord, scope: &Scope, now: &Evidence) -> Holder {
     match identity(supervisor, scope, now, now.own_child) {

@@ -1,30 +1,32 @@
-//! When the owner has to look at the clock again. Between two deadlines an idle supervisor does not wake.
+//! Next wake-up time of the owner loop. An idle supervisor does not wake between two deadlines.
 
-/// How long after a deadline that passed without effect (a full queue, for example) it is tried again, in milliseconds.
+/// Retry delay after a deadline that passed without effect (for example, because of a full queue), in
+/// milliseconds.
 pub const AGAIN_MS: u64 = 500;
-/// The longest sleep while something is due by the wall clock, which may be set meanwhile, in milliseconds.
+/// Maximum sleep while a wall-clock deadline is pending, in milliseconds, because the wall clock can be set
+/// meanwhile.
 pub const WALL_SLEEP_MS: u64 = 3_600 * 1_000;
 
-/// Everything the owner waits for, in milliseconds of its own clock.
+/// Deadlines of the owner loop, in milliseconds of its own clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deadlines {
-    /// A gateway that went away has been away for its grace.
+    /// End of the grace of a disconnected gateway.
     pub detached: Option<u64>,
-    /// The end of an agent waits no longer for its terminals.
+    /// End of a closing agent's wait for terminals.
     pub closing: Option<u64>,
-    /// Something of an ended lease is kept no longer; reckoned from the wall clock.
+    /// End of the retention of an ended lease; computed from the wall clock.
     pub expiry: Option<u64>,
-    /// Event ids that gateways acknowledged are written.
+    /// Next write of acknowledged event ids to the store.
     pub progress: Option<u64>,
-    /// Leases of earlier supervisors, or the store's file, are looked at again.
+    /// Next examination of earlier supervisors' leases or of the store's file.
     pub sweep: Option<u64>,
-    /// The service manager is told that the owner is alive.
+    /// Next watchdog notification to the service manager.
     pub watchdog: Option<u64>,
-    /// An upgrade waits no longer for spawns.
+    /// End of an upgrade's wait for spawns.
     pub upgrade: Option<u64>,
 }
 
-/// The next instant to wake at, if there is one. What should have happened by now gets a pause first.
+/// Returns the next wake-up time, if any. A deadline that has already passed is retried after `AGAIN_MS`.
 #[must_use]
 pub fn next_wake(now_ms: u64, due: &Deadlines) -> Option<u64> {
     let expiry = due.expiry.map(|at| at.min(now_ms.saturating_add(WALL_SLEEP_MS)));

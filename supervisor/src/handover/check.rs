@@ -1,4 +1,4 @@
-//! The proof: the new program runs for a moment beside this one, reads the handover and says what it has read.
+//! Trial of a new program: a short parallel run in which the program reads the handover and proves it.
 
 use super::image::{HANDOVER_VERSION, Summary};
 use crate::context::Context;
@@ -10,30 +10,30 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the new program may take.
+/// Time limit of the trial.
 const WITHIN: Duration = Duration::from_secs(10);
-/// How long a killed one may take to be gone.
+/// Time limit for a killed child to be reaped.
 const KILLED: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const ANSWER_BYTES_MAX: usize = 4_096;
-/// How much of a wrong answer is shown.
+/// Maximum number of bytes of a wrong answer in an error message.
 const SHOWN_BYTES: usize = 200;
 
-/// What a program says that has read a handover.
+/// Answer of a program that has read a handover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Proof {
-    /// The version of handovers that it reads.
+    /// Handover version that the program reads.
     pub(crate) handover: u32,
-    /// How many leases it found.
+    /// Number of leases that the program found.
     pub(crate) leases: u32,
-    /// The checksum that it computed.
+    /// Checksum that the program computed.
     pub(crate) checksum: String,
-    /// Its own version.
+    /// Version of the program.
     pub(crate) version: String,
 }
 
 impl Proof {
-    /// What this program says of a handover.
+    /// Creates this program's answer about a handover.
     pub(crate) fn of(summary: Summary) -> Self {
         Self {
             handover: HANDOVER_VERSION,
@@ -44,11 +44,11 @@ impl Proof {
     }
 }
 
-/// Has `program` prove that it can read the handover in `image` and would start with `args`. Returns its version.
-/// This blocks.
+/// Has `program` prove that it can read the handover in `image` and would start with `args`. Returns its
+/// version. Blocks.
 ///
 /// # Errors
-/// Why it cannot take over, in words.
+/// The reason why the program cannot take over, as text.
 pub(crate) fn prove(
     context: &Context,
     program: &Path,
@@ -70,12 +70,12 @@ pub(crate) fn prove(
     });
     let pid = pid.map_err(|e| format!("{shown} cannot be started: {e}"))?;
     let answer = started.map_or_else(|| Err("was not started".to_owned()), |mut child| hear(&mut child));
-    // From now on nobody waits for it; one that does not die is reaped as a stray.
+    // From here on a child that does not die is reaped as an orphan.
     context.forget_child(pid);
     judge(&answer.map_err(|why| format!("{shown} {why}"))?, want).map_err(|why| format!("{shown} {why}"))
 }
 
-/// Whether an answer proves that the handover was read.
+/// Verifies a program's answer about a handover. Returns the program's version.
 fn judge(answer: &[u8], want: &Summary) -> Result<String, String> {
     let proof: Proof = serde_json::from_slice(answer)
         .map_err(|_| format!("does not understand the handover: {}", shown(answer)))?;
@@ -86,13 +86,13 @@ fn judge(answer: &[u8], want: &Summary) -> Result<String, String> {
     Ok(proof.version)
 }
 
-/// The beginning of an answer, for people.
+/// Returns the beginning of an answer, for error messages.
 fn shown(answer: &[u8]) -> String {
     let text = String::from_utf8_lossy(answer);
     format!("{:?}", crate::core::tail::head(text.trim(), SHOWN_BYTES))
 }
 
-/// What a child prints until it ends well.
+/// Reads a child's output until the child exits successfully.
 fn hear(child: &mut Child) -> Result<Vec<u8>, String> {
     let until = Instant::now() + WITHIN;
     let heard = listen(child, until).and_then(|answer| match end(child, until) {
@@ -100,7 +100,7 @@ fn hear(child: &mut Child) -> Result<Vec<u8>, String> {
         Err(why) => Err(format!("{why}: {}", shown(&answer))),
     });
     if heard.is_err() {
-        // Our own child that is not reaped: its number is its own.
+        // The child is not reaped yet, so its pid cannot have been reused.
         drop(child.kill());
         drop(end(child, Instant::now() + KILLED));
     }
@@ -119,7 +119,7 @@ fn listen(child: &mut Child, until: Instant) -> Result<Vec<u8>, String> {
         match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&left)) {
             Ok(0) => return Err(format!("does not answer within {WITHIN:?}")),
             Ok(_) => {}
-            // Children end at any time.
+            // A child of this process can exit at any time and interrupt the call with SIGCHLD.
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(format!("cannot be heard: {errno}")),
         }

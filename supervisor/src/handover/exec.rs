@@ -1,4 +1,4 @@
-//! Leaving this image for the next one, and arriving in it.
+//! Leaving this program image with `execve`, and resuming in the next one.
 
 use super::Handover;
 use super::image::{self, ImageError};
@@ -10,28 +10,28 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// How a supervisor is told that it goes on where another image was.
+/// Option that makes a supervisor resume from a handover.
 pub(crate) const RESUME_FLAG: &str = "--resume-from-fd";
 
-/// Why an image cannot go on where another one was.
+/// Error: the image cannot resume from the handover.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// A descriptor is not what was handed over.
+    /// A descriptor was not handed over.
     #[error("a descriptor was not handed over")]
     Descriptor(#[source] io::Error),
     /// The handover is damaged or of another version.
     #[error(transparent)]
     Image(#[from] Box<dyn std::error::Error + Send + Sync>),
-    /// Another process wrote it.
+    /// Another process wrote the handover.
     #[error("this handover is of process {0}")]
     Process(i32),
-    /// The program panicked before it went on with anything.
+    /// The program panicked before it resumed.
     #[error("it panicked: {0}")]
     Panicked(String),
 }
 
 impl ResumeError {
-    /// What a panic said.
+    /// Creates the error from a panic payload.
     pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Self {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -45,17 +45,18 @@ impl From<ImageError> for ResumeError {
     }
 }
 
-/// The number of the handover that this program was started with, if it was.
+/// Returns the descriptor number of the handover that this program was started with, if any.
 pub(crate) fn number(args: &[OsString]) -> Option<i32> {
     let of_handover =
         |arg: &OsString| arg.to_str()?.strip_prefix(RESUME_FLAG)?.strip_prefix('=')?.parse().ok();
     args.iter().find_map(of_handover)
 }
 
-/// Takes over from an earlier image of this process. From here on nothing that it left open reaches a child.
+/// Reads the handover of an earlier image of this process. From here on children inherit none of its
+/// descriptors.
 ///
 /// # Errors
-/// [`ResumeError`].
+/// [`ResumeError`] if the handover or a descriptor is unusable.
 pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
     let file = crate::sys::linux::adopt(number).map_err(ResumeError::Descriptor)?;
     let (mut handover, _) = image::read(file.as_fd())?;
@@ -66,7 +67,7 @@ pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
     Ok(handover)
 }
 
-/// Gives everything back to the program that was left, since this one cannot begin. Returns only when that failed too,
+/// Hands everything back to the previous program, because this one cannot start. Returns only if that fails
 /// or was tried before.
 pub(crate) fn go_back(mut handover: Handover, why: &dyn std::error::Error) -> io::Error {
     if handover.head.failed.is_some() {
@@ -87,13 +88,13 @@ pub(crate) fn go_back(mut handover: Handover, why: &dyn std::error::Error) -> io
     }
 }
 
-/// Arguments of this program without those of a handover.
+/// Returns the arguments of this program without handover options.
 pub(crate) fn plain(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let of_handover = |arg: &OsString| arg.to_string_lossy().starts_with(RESUME_FLAG);
     args.filter(|arg| !of_handover(arg)).collect()
 }
 
-/// Puts `program` in the place of this one. Returns only when that failed, and then everything is as before.
+/// Executes `program` in place of this image. Returns only on failure, with all descriptors as before.
 pub(crate) fn leave(program: &Path, args: &[OsString], image: File, handover: &mut Handover) -> io::Error {
     let mut image = Passed::new(OwnedFd::from(image));
     let argv = strings(program, args, &image);
@@ -103,7 +104,7 @@ pub(crate) fn leave(program: &Path, args: &[OsString], image: File, handover: &m
         Ok((path, argv, environment)) => {
             let opened = all.iter().try_for_each(|passed| passed.inherit(true));
             opened.err().unwrap_or_else(|| {
-                // A copied list of names and values: nothing of the new image lives in this one.
+                // The strings are copies: the new image uses no memory of this one.
                 match nix::unistd::execve(&path, &argv, &environment) {
                     Ok(never) => match never {},
                     Err(errno) => errno.into(),

@@ -1,4 +1,5 @@
-//! The way out: an upgrade is asked for, tried, waits for spawns, and turns the supervisor into a value.
+//! Export of the supervisor for an upgrade: request, trial of the program, wait for spawns, and conversion to
+//! a value.
 
 use super::check;
 use super::exec;
@@ -20,84 +21,85 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// How long spawns that are on their way are waited for beyond their own limit, in milliseconds.
+/// Additional wait for running spawns beyond their own time limit, in milliseconds.
 const DRAIN_SLACK_MS: u64 = 5_000;
-/// How long the tasks of all leases may take until they pause.
+/// Maximum wait for the tasks of all leases to pause.
 const PAUSE: Duration = Duration::from_secs(5);
-/// How long clients may take to read that they are let go.
+/// Maximum wait for clients to read the refusal before they are disconnected.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long the store may take until everything is on disk. What is not is in the handover too.
+/// Maximum wait for the store to write everything to disk. Unwritten rows are also in the handover.
 const FLUSH: Duration = Duration::from_secs(5);
-/// When a refused spawn, or a second upgrade, should come again, in milliseconds.
+/// Retry delay for a refused spawn or a second upgrade, in milliseconds.
 pub(crate) const RETRY_MS: u64 = 250;
 
-/// A request to a lease's task to do nothing until it is decided what becomes of it.
+/// Request to a lease task to pause until the outcome of the upgrade is decided.
 #[derive(Debug)]
 pub struct Pause {
     paused: oneshot::Sender<()>,
     verdict: oneshot::Receiver<oneshot::Sender<(Lease, TaskState)>>,
 }
 
-/// What is done with a task that pauses: who wants it as a value is told it; when this is dropped it goes on.
+/// Decision about a paused task. Sending a channel makes the task export its state; dropping the decision
+/// resumes the task.
 type Decision = oneshot::Sender<oneshot::Sender<(Lease, TaskState)>>;
 
 impl Pause {
-    /// Such a request, with what says that the task pauses, or has ended, and with what decides.
+    /// Creates a request, a receiver that signals that the task has paused or ended, and the decision.
     #[must_use]
     pub fn new() -> (Self, oneshot::Receiver<()>, Decision) {
         let ((paused, is_paused), (decide, verdict)) = (oneshot::channel(), oneshot::channel());
         (Self { paused, verdict }, is_paused, decide)
     }
 
-    /// Waits for the decision: who wants the task as a value, or that it goes on.
+    /// Waits for the decision. Returns the channel for the exported state; `None` resumes the task.
     pub(crate) async fn wait(self) -> Option<oneshot::Sender<(Lease, TaskState)>> {
-        // Who asked and went away has decided.
+        // If the requester is gone, the decision was dropped too.
         let _ = self.paused.send(());
         self.verdict.await.ok()
     }
 }
 
-/// The tasks that pause. They go on when this is dropped.
+/// Decisions of the paused tasks. Dropping the map resumes them.
 type Paused = HashMap<LeaseId, Decision>;
 
-/// An upgrade under way.
+/// Upgrade in progress.
 #[derive(Debug)]
 pub(crate) struct Upgrade {
     program: PathBuf,
     asker: Responder,
-    /// The new program has passed the trial: until when spawns are waited for.
+    /// Set once the new program has passed the trial: time until which running spawns are waited for.
     drain_until_ms: Option<u64>,
 }
 
 impl Upgrade {
-    /// Until when spawns are waited for.
+    /// Returns the time until which spawns are waited for.
     pub(crate) const fn deadline_ms(&self) -> Option<u64> {
         self.drain_until_ms
     }
 }
 
-/// What came of the trial of a program: its version, or why it cannot take over.
+/// Result of the trial: the version of the program, or the reason why it cannot take over.
 #[derive(Debug)]
 pub struct Tried(Result<String, String>);
 
-/// What a supervisor stands on that is not in its tables.
+/// Process-level resources handed over across `execve`: lock, listener, tasks, program path.
 #[derive(Debug)]
 pub(crate) struct Footing {
-    /// What stays from image to image.
+    /// Resources kept from image to image.
     pub(crate) standing: Standing,
-    /// What takes connections and signals. Whoever comes after its end waits in the kernel.
+    /// Tasks for connections and signals. Clients that connect after the tasks have ended wait in the kernel.
     pub(crate) doors: Vec<JoinHandle<()>>,
-    /// Where this program was started from.
+    /// Path that this program was started from.
     pub(crate) program: PathBuf,
-    /// The arguments it was started with.
+    /// Arguments that this program was started with.
     pub(crate) args: Vec<OsString>,
 }
 
-/// A supervisor as a value.
+/// Exported supervisor.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     handover: Handover,
-    /// Leases that have ended and have no streams: they are in the store.
+    /// Ended leases without streams, which are already in the store.
     ended: Vec<Lease>,
     program: PathBuf,
     args: Vec<OsString>,
@@ -113,7 +115,7 @@ fn busy(why: &str) -> Refusal {
 }
 
 impl Owner {
-    /// Begins an upgrade: the new program is tried while everything goes on.
+    /// Starts an upgrade: the new program is tried while the supervisor keeps running.
     pub(crate) fn upgrade(&mut self, program: Option<String>, to: Responder) {
         let Some(ground) = &self.ground else {
             return to.answer(Err(busy("this supervisor is just starting")));
@@ -131,7 +133,7 @@ impl Owner {
         tokio::spawn(async move {
             let trial = Handover { head, entries: Vec::new() };
             let checked = path.clone();
-            // Its disk may not answer.
+            // The check reads the file system, which may hang.
             let checked = context.blocking(move |_| Ok(program::check(&checked))).await;
             let tried = match checked.unwrap_or_else(|e| Err(e.to_string())) {
                 Ok(()) => prove(&context, trial, &path, args).await.1,
@@ -142,7 +144,7 @@ impl Owner {
         self.upgrade = Some(Upgrade { program, asker: to, drain_until_ms: None });
     }
 
-    /// The trial is over.
+    /// Handles the result of the trial.
     pub(crate) fn tried(&mut self, Tried(result): Tried) {
         match (result, &mut self.upgrade) {
             (Ok(version), Some(upgrade)) => {
@@ -156,20 +158,20 @@ impl Owner {
         }
     }
 
-    /// Why no spawn is taken now, if that is so.
+    /// Returns why spawns are refused now; `None` if they are accepted.
     pub(crate) fn is_full(&self) -> Option<Refusal> {
         let drains = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some());
         (drains || self.leaving).then(|| busy("the supervisor is being upgraded; spawn again in a moment"))
     }
 
-    /// Ends an upgrade that is not to be; everything goes on.
+    /// Cancels an upgrade; the supervisor continues unchanged.
     pub(crate) fn give_up(&mut self, why: &str) {
         let Some(upgrade) = self.upgrade.take() else { return };
         tracing::warn!(why, "no upgrade");
         upgrade.asker.answer(Err(failed(why)));
     }
 
-    /// Gives up an upgrade whose spawns do not end.
+    /// Cancels an upgrade whose spawns do not end in time.
     pub(crate) fn check_upgrade(&mut self, now_ms: u64) {
         let until = self.upgrade.as_ref().and_then(|upgrade| upgrade.drain_until_ms);
         if until.is_some_and(|until| now_ms >= until) {
@@ -177,7 +179,7 @@ impl Owner {
         }
     }
 
-    /// Whether nothing is left to wait for.
+    /// True if the trial has passed and no spawn is running.
     pub(crate) fn may_freeze(&self) -> bool {
         let spawning =
             |e: &crate::entry::Entry| e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended();
@@ -185,7 +187,7 @@ impl Owner {
             && !self.leases.values().any(spawning)
     }
 
-    /// Turns the supervisor into a value; `None` when that cannot be, and everything goes on.
+    /// Exports the supervisor; `None` if that is impossible, and the supervisor continues.
     pub(crate) async fn freeze(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<Frozen> {
         self.save_progress(None);
         let paused = match self.pause(events).await {
@@ -227,7 +229,7 @@ impl Owner {
                 tasks.insert(id, state);
             }
         }
-        // What the tasks said last comes before what they have become.
+        // The last events of the tasks are processed before their exported states.
         while let Ok(event) = events.try_recv() {
             self.on(event);
         }
@@ -239,7 +241,7 @@ impl Owner {
         Some(Frozen { handover, ended, program, args: ground.args, asker })
     }
 
-    /// Has every task of a lease pause. Events are taken meanwhile: the tasks may wait for that.
+    /// Pauses every lease task. Events are processed meanwhile, because the tasks may wait for the owner.
     async fn pause(&mut self, events: &mut mpsc::Receiver<Event>) -> Result<Paused, &'static str> {
         let (mut paused, mut waits) = (Paused::new(), Vec::new());
         for (id, commands) in self.leases.iter().filter_map(|(id, e)| Some((id, e.commands.clone()?))) {
@@ -247,7 +249,7 @@ impl Owner {
             waits.push(async move {
                 let told = commands.send(LeaseCmd::Pause(pause)).await;
                 if told.is_ok() {
-                    // A task that ends instead has nothing to hand over.
+                    // A task that ends instead has no state to hand over.
                     drop(is_ready.await);
                 }
             });
@@ -274,7 +276,7 @@ impl Owner {
         }
     }
 
-    /// Lets every client go, save the one that waits for the outcome.
+    /// Disconnects every client except the one that waits for the outcome.
     async fn let_go(&mut self, asker: &Link, events: &mut mpsc::Receiver<Event>) {
         let leave =
             Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
@@ -340,7 +342,7 @@ impl Owner {
         }
     }
 
-    /// The table as values: what lives or has streams, and the rest.
+    /// Exports the lease table: entries that are running or have streams, and the other leases.
     async fn entries(
         &mut self,
         mut tasks: HashMap<LeaseId, (Lease, TaskState)>,
@@ -369,7 +371,7 @@ impl Owner {
 
 type Proved = Result<(std::fs::File, String), String>;
 
-/// Writes a handover, and has a program prove that it can read it.
+/// Writes a handover and runs the trial of a program with it.
 async fn prove(
     context: &Arc<Context>,
     mut handover: Handover,
@@ -392,7 +394,7 @@ async fn prove(
 }
 
 impl Frozen {
-    /// Goes on in the new program. Returns only when that failed, with everything as it was.
+    /// Executes the new program. Returns only on failure, with the state to import again.
     pub(crate) async fn leave(self, context: &Arc<Context>) -> Thawing {
         let Self { handover, ended, program, args, asker } = self;
         context.settle().await;
@@ -428,14 +430,14 @@ impl Frozen {
     }
 }
 
-/// What was answered is read, and the connection ends.
+/// Waits until the client has read the reply, then closes the connection.
 async fn say_goodbye(link: &Link) {
     link.refuse(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again"));
     drop(tokio::time::timeout(LAST_WORDS, link.end().cancelled()).await);
     link.end().cancel();
 }
 
-/// Leases of failed starts whose remains a task of the earlier image looked after.
+/// True for leases of failed starts whose remaining processes a task of the earlier image was ending.
 pub(crate) fn outlasting(lease: &Lease, me: crate::core::lease::ProcessRecord) -> bool {
     lease.state == LeaseState::Closing && lease.supervisor == me
 }

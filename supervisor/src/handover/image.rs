@@ -1,4 +1,4 @@
-//! The handover as bytes in a sealed memory file: a header, the head, then each lease with its bulk.
+//! Handover format: a sealed memory file with a header, the head, and each lease with its binary data.
 //!
 //! ```text
 //! magic[8] version:u32 leases:u32 body:u64 sha256[32] | { length:u64 JSON, { length:u64 bytes }* }*
@@ -15,43 +15,43 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
-/// Grows with every change that an older reader would misread instead of refusing.
+/// Handover version. Incremented with every change that an older reader would misread instead of rejecting.
 pub(crate) const HANDOVER_VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"ACPHAND\n";
 const HEADER_BYTES: usize = 56;
 const SEALS: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
-/// Why a handover cannot be read.
+/// Error: the handover cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     /// The file cannot be read.
     #[error("the handover cannot be read")]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file is not a handover.
     #[error("this is no handover: {0}")]
     Foreign(&'static str),
-    /// Another version wrote it.
+    /// The handover has another version.
     #[error("the handover has version {found}, this program reads {HANDOVER_VERSION}")]
     Version {
-        /// What it says.
+        /// Version in the header.
         found: u32,
     },
-    /// A part of it makes no sense to this program.
+    /// A record does not match the types of this program.
     #[error("the handover cannot be understood")]
     Record(#[from] serde_json::Error),
 }
 
-/// What two programs compare to be sure that they mean the same handover.
+/// Summary for the comparison of a handover as written and as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Summary {
-    /// Leases in it.
+    /// Number of leases.
     pub(crate) leases: u32,
-    /// SHA-256 of its body, in hex.
+    /// SHA-256 of the body, in hex.
     pub(crate) checksum: String,
 }
 
-/// Counts and hashes what passes through to the file.
+/// Writer that counts and hashes the bytes passed to the file.
 struct Hashing<W> {
     inner: W,
     hash: Sha256,
@@ -86,13 +86,13 @@ fn header(leases: u32, body_bytes: u64, hash: &[u8]) -> Vec<u8> {
     parts.concat()
 }
 
-/// Writes a handover. Its bytes are copied once, piece by piece, into the file.
+/// Writes a handover. Each buffer is copied into the file directly.
 ///
 /// # Errors
 /// The system is out of memory or descriptors.
 pub(crate) fn write(handover: &mut Handover) -> io::Result<(File, Summary)> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 do not know that a memory file may be no program.
+    // Kernels before 6.3 do not know `MFD_NOEXEC_SEAL`.
     let made = rustix::fs::memfd_create("acp-handover", flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create("acp-handover", flags))?;
     let file = File::from(made);
@@ -114,7 +114,7 @@ pub(crate) fn write(handover: &mut Handover) -> io::Result<(File, Summary)> {
     Ok((file, Summary { leases, checksum: format!("{hash:x}") }))
 }
 
-/// A sealed image of this body, whatever it holds: the header and its checksum fit.
+/// Creates a sealed image with any body and a matching header and checksum.
 ///
 /// # Errors
 /// The system is out of memory or descriptors.
@@ -130,7 +130,7 @@ pub(crate) fn seal(leases: u32, body: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads from an offset of its own: a duplicate of the descriptor shares the file's.
+/// Reader with its own offset: duplicated descriptors share the offset of the file.
 struct At<'a> {
     file: &'a File,
     offset: u64,
@@ -184,10 +184,10 @@ fn check_header(file: &File) -> Result<(u64, Summary), ImageError> {
     Ok((body_bytes, Summary { leases: word(4), checksum: format!("{hash:x}") }))
 }
 
-/// Reads a handover. Its descriptors are numbers until they are adopted.
+/// Reads a handover. Its descriptors are mere numbers until they are adopted.
 ///
 /// # Errors
-/// [`ImageError`].
+/// [`ImageError`] if the file is not a valid handover of this version.
 pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError> {
     let sealed = rustix::fs::fcntl_get_seals(fd).map_err(|_| ImageError::Foreign("no memory file"))?;
     if !sealed.contains(SEALS) {

@@ -1,19 +1,19 @@
-//! The planned restart (H14): everything that a running supervisor knows and no file says, handed to the next image
-//! of the program in the same process. Pid, children, open descriptors and the subreaper's part stay as they are
-//! over `execve`; the rest travels in a sealed memory file.
+//! In-place upgrade (H14): hands all volatile state of a running supervisor to the next program image in the
+//! same process. Pid, children, open descriptors and the subreaper attribute survive `execve`; the rest is
+//! passed in a sealed memory file.
 //!
 //! ```text
-//! Request::Upgrade ─ trial of the new program ─ no spawn in flight ─ lease tasks pause ─ clients are let go
-//!    ─ relays and lease tasks turn into values ─ memory file ─ the new program proves that it can read it
-//!    ─ execve ─ Handover ─ thaw
-//!               └ it failed: the same values, the same thaw, in this image
+//! Request::Upgrade ─ trial of the new program ─ no spawn in flight ─ lease tasks pause ─ clients disconnected
+//!    ─ relays and lease tasks exported ─ memory file ─ proof by the new program that the file is readable
+//!    ─ execve ─ Handover ─ thaw (import)
+//!               └ on failure: the same values are imported in this image
 //! ```
-//! There is one way back to life, `Owner::thaw`, for the new image and for the old one that could not leave. Nothing is written to or read from a pipe between the freezing of its relay and the thaw; what
-//! arrives meanwhile waits in the pipe.
+//! Both the new image and an old one that could not leave continue with `Owner::thaw`. No pipe is read or
+//! written between the export of its relay and the import; data that arrives meanwhile stays in the pipe.
 //!
-//! The description is JSON with unknown fields refused and bytes beside it, not bincode: the two programs are of
-//! different versions by purpose. A newer one can give a field that it added a default; an older one refuses what
-//! it does not know instead of misreading it.
+//! The records are JSON without unknown fields, followed by binary data, and not bincode, because the two
+//! programs have different versions. A newer program can give a new field a default value. An older one
+//! rejects unknown fields instead of misreading them.
 
 pub(crate) mod check;
 mod exec;
@@ -40,102 +40,104 @@ use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What the supervisor as a whole hands over.
+/// Supervisor-wide part of the handover.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Head {
-    /// The process: the number stays over `execve`.
+    /// Process id, which is unchanged by `execve`.
     pub(crate) pid: i32,
-    /// The package version that wrote it.
+    /// Package version of the writer.
     pub(crate) version: String,
-    /// Stays: gateways take another one for another supervisor, which does not have their leases.
+    /// Supervisor id. Kept, because gateways assume that a supervisor with another id does not have their
+    /// leases.
     pub(crate) supervisor_id: String,
-    /// When the supervisor started, in nanoseconds of the monotonic clock: all its times count from there.
+    /// Start time of the supervisor in nanoseconds of the monotonic clock, the origin of all its times.
     pub(crate) started_ns: u64,
-    /// When it was frozen, in the same.
+    /// Time of the export, on the same clock.
     pub(crate) frozen_ns: u64,
-    /// What the machine can do, and that orphans of dead wrappers come to this process: the same machine and process.
+    /// Kernel features and subreaper state, which are still valid on the same machine and in the same
+    /// process.
     pub(crate) abilities: Abilities,
-    /// How it holds its trees: decided once, and kept whatever the configuration says now.
+    /// Containment settings: decided once and kept, whatever the configuration says now.
     pub(crate) holding: Holding,
-    /// The limit on open files that it was started with: soft and hard.
+    /// Soft and hard limits on open files that the supervisor was started with.
     pub(crate) descriptors: (Option<u64>, Option<u64>),
-    /// What the operator should know, in words.
+    /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
-    /// The lock of the state directory: a `flock` belongs to the open file and stays with it.
+    /// Lock of the state directory. A `flock` belongs to the open file and is kept with the descriptor.
     pub(crate) lock: Passed,
-    /// The listening socket: who connects meanwhile waits.
+    /// Listening socket. Clients that connect meanwhile wait in the kernel.
     pub(crate) listener: Passed,
-    /// Its name, where an image of this process made it: the last one removes it.
+    /// Path of the socket if an image of this process created the file. The last image removes it.
     pub(crate) to_remove: Option<PathBuf>,
-    /// The program that was left, should the next one not even begin.
+    /// Previous program, for the case that the next one cannot start.
     pub(crate) left: Passed,
-    /// Why the next one did not begin, once that has happened.
+    /// Reason why the next program could not start, after such a failure.
     #[serde(default)]
     pub(crate) failed: Option<String>,
-    /// What is known of each gateway.
+    /// Records of the known gateways.
     pub(crate) installations: Vec<Installation>,
-    /// Since when each gateway is away, on the supervisor's clock.
+    /// Start of each gateway's absence, on the supervisor's clock.
     pub(crate) detached_at_ms: Vec<(GatewayInstanceId, u64)>,
-    /// Until when agents of gateways whose database went back in time are kept, on the supervisor's clock.
+    /// End of the time for which agents of rolled-back gateways are kept, on the supervisor's clock.
     #[serde(default)]
     pub(crate) kept_until_ms: Vec<(GatewayInstanceId, u64)>,
-    /// Agents that crashed lately.
+    /// Crash records of agents.
     #[serde(default)]
     pub(crate) crashes: Vec<(Agent, Crashes)>,
-    /// How often an end was asked for meanwhile.
+    /// Number of stop requests received meanwhile.
     pub(crate) stops: u32,
-    /// File helpers that did not end in time. Left out where there is none, for older images.
+    /// File helpers that did not end in time. Omitted if empty, for older images.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) helpers: Vec<HelperLeft>,
-    /// What the wall clock said when the supervisor started.
+    /// Wall clock at the start of the supervisor.
     #[serde(default)]
     pub(crate) wall_at_start_ms: Option<u64>,
-    /// When leases ended that it saw end, on the supervisor's clock.
+    /// End times of leases whose end this supervisor has seen, on the supervisor's clock.
     #[serde(default)]
     pub(crate) ended_seen_ms: Option<Vec<(LeaseId, u64)>>,
 }
 
-/// What one lease hands over.
+/// Handover of one lease.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EntryState {
-    /// The row.
+    /// Row of the lease.
     pub(crate) lease: Lease,
-    /// Something of its tree survives SIGKILL.
+    /// True if a process of the tree survives SIGKILL.
     pub(crate) stuck: bool,
-    /// The end was asked for, and waits for the terminals until then.
+    /// Deadline and reason of a requested end that waits for terminals.
     pub(crate) close_at_ms: Option<(u64, String)>,
-    /// When its adapter began to run, on the supervisor's clock.
+    /// Time at which the adapter began to run, on the supervisor's clock.
     #[serde(default)]
     pub(crate) open_since_ms: u64,
-    /// Its task, while it lives.
+    /// State of the lease task while it is running.
     pub(crate) task: Option<TaskState>,
-    /// Its streams, while they are kept.
+    /// State of the relay while output is kept.
     pub(crate) relay: Option<RelayState>,
 }
 
-/// What the task of a living lease hands over.
+/// Handover of a running lease task.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskState {
-    /// How far its end has come.
+    /// State of the shutdown.
     pub(crate) stop: Stop,
-    /// The wrapper's control socket, while it is open.
+    /// Control socket of the wrapper, while open.
     pub(crate) control: Option<Passed>,
-    /// The wrapper has ended and was reaped.
+    /// True if the wrapper has exited and was reaped.
     pub(crate) wrapper_gone: bool,
-    /// The wrapper told that it was done before it ended.
+    /// True if the wrapper reported completion before it exited.
     pub(crate) done: bool,
-    /// The wrapper ended silently while nobody had asked for an end.
+    /// True if the wrapper exited without a report and without a requested end.
     pub(crate) vanished: bool,
-    /// An end that it was told of and had not begun.
+    /// Reason of an end request that the task had received and not started.
     pub(crate) asked: Option<String>,
-    /// The same without any grace.
+    /// True if such a request skips the graces.
     pub(crate) hurried: bool,
 }
 
-/// Everything.
+/// Complete handover.
 #[derive(Debug)]
 pub(crate) struct Handover {
     pub(crate) head: Head,
@@ -143,7 +145,7 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// Every descriptor in it.
+    /// Returns all descriptors in the handover.
     pub(crate) fn passed(&mut self) -> Vec<&mut Passed> {
         let mut all = vec![&mut self.head.lock, &mut self.head.listener, &mut self.head.left];
         for entry in &mut self.entries {
@@ -153,7 +155,7 @@ impl Handover {
         all
     }
 
-    /// How many process trees live in it.
+    /// Returns the number of running process trees.
     pub(crate) fn living(&self) -> usize {
         self.entries.iter().filter(|entry| entry.task.is_some()).count()
     }

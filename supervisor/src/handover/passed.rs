@@ -1,4 +1,4 @@
-//! Descriptors that stay open over `execve`.
+//! Descriptors kept open across `execve`.
 
 use crate::sys::linux;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -6,8 +6,7 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// A descriptor on its way through a handover: as a value it is a number, which means something only in the process
-/// that holds it.
+/// Descriptor in a handover. Stored as a number, valid only in the process that holds the descriptor.
 #[derive(Debug)]
 pub(crate) struct Passed {
     number: i32,
@@ -15,22 +14,22 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// Passes a descriptor on.
+    /// Takes ownership of a descriptor to pass.
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self { number: fd.as_raw_fd(), held: Some(fd) }
     }
 
-    /// Its number.
+    /// Returns the descriptor number.
     pub(crate) const fn number(&self) -> i32 {
         self.number
     }
 
-    /// A number that means nothing, for a trial.
+    /// Creates an invalid placeholder, for a trial.
     pub(crate) const fn nothing() -> Self {
         Self { number: -1, held: None }
     }
 
-    /// The program that runs, whatever becomes of its file.
+    /// Opens the running program, independent of later changes of its file.
     ///
     /// # Errors
     /// The process is out of descriptors.
@@ -39,7 +38,7 @@ impl Passed {
         Ok(Self::new(rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
     }
 
-    /// Whether the next image would get it too.
+    /// Makes the descriptor inheritable by the next image, or close-on-exec.
     pub(crate) fn inherit(&self, inherited: bool) -> io::Result<()> {
         use rustix::io::{FdFlags, fcntl_setfd};
         let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
@@ -47,18 +46,18 @@ impl Passed {
         Ok(fcntl_setfd(held.as_fd(), flags)?)
     }
 
-    /// Another descriptor of the same.
+    /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// It was not taken over, or the process is out of descriptors.
+    /// The descriptor was not adopted, or the process is out of descriptors.
     pub(crate) fn again(&self) -> io::Result<OwnedFd> {
         self.held.as_ref().ok_or_else(missing)?.try_clone()
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     ///
     /// # Errors
-    /// It was not taken over.
+    /// The descriptor was not adopted.
     pub(crate) fn take(self) -> io::Result<OwnedFd> {
         self.held.ok_or_else(missing)
     }
@@ -68,7 +67,7 @@ fn missing() -> io::Error {
     io::Error::other("a descriptor of the handover is missing")
 }
 
-/// Takes over the descriptors that an earlier image left open, and closes them to all later ones.
+/// Adopts the descriptors that an earlier image left open, and marks them close-on-exec.
 ///
 /// # Errors
 /// A number is used twice, is one of the standard streams, or is not open.

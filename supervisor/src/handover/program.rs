@@ -1,15 +1,15 @@
-//! Which program takes over, and whether it may.
+//! Selection and check of the program that takes over.
 
 use rustix::process::geteuid;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What the kernel adds to the path of a program whose file was replaced.
+/// Kernel's suffix on the path of a program whose file was replaced.
 const DELETED: &str = " (deleted)";
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Where this program was started from, as the path was then: after an installation another file is there.
+/// Returns the path that this program was started from. After an installation the path names another file.
 #[must_use]
 pub(crate) fn own() -> PathBuf {
     let now = std::env::current_exe().unwrap_or_default();
@@ -17,11 +17,11 @@ pub(crate) fn own() -> PathBuf {
     text.strip_suffix(DELETED).map_or_else(|| now.clone(), PathBuf::from)
 }
 
-/// Whether a program may take the place of this one: nobody but root and the supervisor's own user can have put it
-/// there, or can put another one there.
+/// Checks that a program may replace this one: only root and the supervisor's own user can have installed it
+/// or can replace it.
 ///
 /// # Errors
-/// Why not, in words.
+/// The reason, as text.
 pub(crate) fn check(program: &Path) -> Result<(), String> {
     let shown = program.display();
     if !program.is_absolute() {

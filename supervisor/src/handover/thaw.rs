@@ -1,4 +1,4 @@
-//! The way in: the same for the new image and for the old one that could not leave.
+//! Import of a handover, in the new image or in the old one that could not leave.
 
 use super::freeze::outlasting;
 use super::{EntryState, Footing, Handover, TaskState};
@@ -22,48 +22,48 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// A supervisor that is to go on.
+/// Supervisor state to import.
 #[derive(Debug)]
 pub(crate) struct Thawing {
-    /// What it was when it was frozen.
+    /// State at the time of the export.
     pub(crate) handover: Handover,
-    /// Leases that have ended and have no streams.
+    /// Ended leases without streams.
     pub(crate) ended: Vec<Lease>,
-    /// How it came to this.
+    /// Outcome of the upgrade.
     pub(crate) last: LastUpgrade,
 }
 
-/// What a supervisor holds from its first image to its last.
+/// Resources kept from the first image of a supervisor to the last.
 #[derive(Debug)]
 pub(crate) struct Standing {
     /// The lock of the state directory.
     pub(crate) lock: OwnedFd,
     /// The listening socket.
     pub(crate) listener: OwnedFd,
-    /// Its name, where this program made it.
+    /// Path of the socket if this program created the file.
     pub(crate) to_remove: Option<PathBuf>,
 }
 
-/// The monotonic clock, which `execve` does not touch, in nanoseconds.
+/// Reads the monotonic clock, which is unaffected by `execve`, in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// Milliseconds since an instant of [`monotonic_ns`].
+/// Returns the milliseconds since an earlier value of [`monotonic_ns`].
 pub(crate) fn since_ms(then_ns: u64) -> u64 {
     monotonic_ns().saturating_sub(then_ns) / 1_000_000
 }
 
 impl Handover {
-    /// When the supervisor started, for this image.
+    /// Returns the start time of the supervisor as an instant of this image.
     pub(crate) fn started(&self) -> Instant {
         let run = Duration::from_nanos(monotonic_ns().saturating_sub(self.head.started_ns));
         Instant::now().checked_sub(run).unwrap_or_else(Instant::now)
     }
 
-    /// A new image goes on, with what the store holds.
+    /// Combines the handover with the stored leases, in a new image.
     pub(crate) fn arrived(self, stored: Vec<Lease>) -> Thawing {
         let handed = |lease: &Lease| self.entries.iter().any(|entry| entry.lease.lease_id == lease.lease_id);
         let ended = stored.into_iter().filter(|lease| !handed(lease)).collect();
@@ -80,10 +80,10 @@ impl Handover {
 }
 
 impl Owner {
-    /// Goes on where another owner was frozen. The lock and the listening socket come with it.
+    /// Creates an owner from an exported one. Also returns the lock and the listening socket.
     ///
     /// # Errors
-    /// One of the two is missing.
+    /// The lock or the listening socket is missing.
     pub(crate) fn thaw(
         context: &Arc<Context>,
         policy: Policy,
@@ -111,7 +111,8 @@ impl Owner {
         Ok((owner, standing))
     }
 
-    /// When leases ended. From an image that did not say so all of them count as ended now: they are rather kept.
+    /// Restores the end times of leases. If an older image did not export them, all leases count as ended
+    /// now, so that none is removed too early.
     fn recall_ends(&mut self, seen: Option<Vec<(LeaseId, u64)>>) {
         let now = self.context.now_ms();
         let Some(seen) = seen else {
@@ -127,7 +128,7 @@ impl Owner {
         }
     }
 
-    /// Looks after what failed starts left behind, as tasks of the earlier image did.
+    /// Ends the remaining processes of failed starts, as tasks of the earlier image did.
     pub(crate) fn outlast(&self) {
         let alone = self.leases.values().filter(|e| e.commands.is_none());
         for entry in alone.filter(|e| outlasting(&e.lease, self.context.me)) {
@@ -136,7 +137,7 @@ impl Owner {
         }
     }
 
-    /// What it stands on until it leaves.
+    /// Stores the process-level resources for the next handover.
     pub(crate) fn stand(&mut self, ground: Footing) {
         self.ground = Some(ground);
     }

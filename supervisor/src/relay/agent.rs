@@ -1,4 +1,4 @@
-//! The relay of an agent: stdout with offsets and back-pressure, numbered stdin, stderr into the log of its session.
+//! Relay of an agent: stdout with offsets and back-pressure, numbered stdin, and stderr into the session log.
 
 use super::budget::Share;
 use super::frozen::{AgentState, RelayState};
@@ -45,7 +45,7 @@ struct Agent {
     buffer: Vec<u8>,
 }
 
-/// What woke the relay.
+/// Event that woke the relay.
 enum Wake {
     Command(Option<RelayCmd>),
     Stdout,
@@ -55,7 +55,7 @@ enum Wake {
     ReaderGone,
 }
 
-/// Starts the relay of an agent that runs.
+/// Starts the relay of a running agent.
 #[must_use]
 pub(crate) fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes, said: Stderr) -> Relay {
     let (relay, queue) = Relay::new();
@@ -68,8 +68,9 @@ pub(crate) fn start(lease_id: LeaseId, limits: Limits, pipes: Pipes, said: Stder
     relay
 }
 
-/// Starts the relay of an agent that has ended, possibly under an earlier supervisor: what is in its spool can
-/// still be read and acknowledged (H1). It looks for that itself: nobody else waits for the disk.
+/// Starts the relay of an ended agent, possibly of an earlier supervisor. The output in its spool can still
+/// be read and acknowledged (H1). The relay task itself looks for the spool, so that the caller does not wait
+/// for the disk.
 #[must_use]
 pub fn archive(lease: &Lease, limits: Limits, log: SessionLog) -> Relay {
     let (relay, mut queue) = Relay::new();
@@ -79,7 +80,7 @@ pub fn archive(lease: &Lease, limits: Limits, log: SessionLog) -> Relay {
     tokio::spawn(async move {
         let Some(kept) = found(lease_id, &limits, totals, &mut queue).await else { return };
         let mut agent = Agent::new(lease_id, limits, gauges, kept, Stderr::ended(lease_id, log));
-        // What was acknowledged stays so; the spool may be older than the row.
+        // Acknowledged output stays acknowledged; the spool may be older than the row.
         let _ = agent.kept.ack(totals.stdout_base);
         agent.input.restore(totals.stdin_written);
         (agent.state, agent.exit, agent.ended, agent.buffer) = (state, exit, true, Vec::new());
@@ -89,8 +90,8 @@ pub fn archive(lease: &Lease, limits: Limits, log: SessionLog) -> Relay {
     relay
 }
 
-/// What is kept of an agent that has ended; `None` when nobody wants it any more. While the directory cannot be read
-/// each request is refused: to say that nothing is kept would be a lie that costs what it said.
+/// Finds the kept output of an ended agent; `None` if the lease was released or the relay is unused. While
+/// the directory is unreadable, requests are refused as busy: reporting that no output exists would lose it.
 async fn found(lease_id: LeaseId, limits: &Limits, totals: Totals, queue: &mut Queue) -> Option<Kept> {
     loop {
         let shelf = limits.shelf.clone();
@@ -113,7 +114,7 @@ async fn found(lease_id: LeaseId, limits: &Limits, totals: Totals, queue: &mut Q
     }
 }
 
-/// Goes on where the relay of an agent was frozen. Its reader has to attach again.
+/// Resumes the relay of an agent from an exported state. The reader must attach again.
 #[must_use]
 pub(crate) fn thaw(lease_id: LeaseId, limits: Limits, log: SessionLog, frozen: AgentState) -> Relay {
     let (relay, queue) = Relay::new();
@@ -137,7 +138,7 @@ pub(crate) fn thaw(lease_id: LeaseId, limits: Limits, log: SessionLog, frozen: A
 
 async fn readable(pipe: Option<&pipe::Receiver>) {
     match pipe {
-        // An error shows again when the pipe is read.
+        // An error appears again when the pipe is read.
         Some(pipe) => drop(pipe.readable().await),
         None => std::future::pending().await,
     }
@@ -201,11 +202,11 @@ impl Agent {
                 () = gone(self.reader.as_ref().map(|r| &r.link)) => Wake::ReaderGone,
             };
             match wake {
-                // The owner has ended: what is on disk stays for the next supervisor.
+                // The owner has ended. Files on disk stay for the next supervisor.
                 Wake::Command(None) => return,
                 Wake::Command(Some(RelayCmd::Release)) => break,
                 Wake::Command(Some(RelayCmd::Freeze(Freeze(to)))) => {
-                    // Who asked waits for it.
+                    // The requester waits for the state.
                     drop(to.send(self.freeze()));
                     return;
                 }
@@ -218,7 +219,7 @@ impl Agent {
             }
             self.publish();
             if self.ended && self.kept.base() == self.kept.end() && self.reader.is_none() && self.spooled() {
-                // Everything is acknowledged: the file may go, the totals stay.
+                // All output is acknowledged: the file is deleted, the totals are kept.
                 let end = self.kept.end();
                 std::mem::replace(&mut self.kept, Kept::Memory(Ring::ended_at(end))).discard().await;
             }
@@ -226,7 +227,7 @@ impl Agent {
         self.kept.discard().await;
     }
 
-    /// Everything as a value. Who waits for an answer asks again on the next connection.
+    /// Exports the state. Clients that wait for a reply must ask again on their next connection.
     fn freeze(self) -> RelayState {
         let id = self.lease_id;
         RelayState::Agent(Box::new(AgentState {
@@ -253,7 +254,7 @@ impl Agent {
             bytes_max: self.limits.spool_bytes_max,
         };
         let closing = self.state == LeaseState::Closing;
-        // Each agent may have one piece in memory, whatever the others hold; so its reader keeps it going.
+        // Each agent may hold one piece even if the budget is spent, so that its reader makes progress.
         if self.kept.memory_bytes() >= READ_BYTES as u64 && self.share.is_spent() {
             if !closing {
                 return 0;
@@ -280,7 +281,7 @@ impl Agent {
         sendable(self.kept.base(), reader.sent, self.kept.end(), self.limits.credit_bytes, OUTPUT_BYTES_MAX)
     }
 
-    /// Whether the reader is owed output, or the news of the end after all output.
+    /// True if output is pending for the reader, or the exit notice after all output.
     fn has_news(&self) -> bool {
         self.reader
             .as_ref()
@@ -288,7 +289,7 @@ impl Agent {
     }
 
     fn owes_exit(&self, reader: &Reader) -> Option<ExitStatus> {
-        // A gateway that is told of the end finds all of stderr in the log.
+        // All stderr is in the log before the gateway gets the exit notice.
         let read = self.stdout.is_none() && self.stderr.is_none();
         let complete = read && reader.sent == self.kept.end() && !reader.told_exit;
         self.exit.filter(|_| complete)
@@ -305,7 +306,7 @@ impl Agent {
                         status,
                         end_offset: self.kept.end(),
                         stdin_written: self.input.written(),
-                        // Stderr may hold secrets that are not configured; operators read it from the session log.
+                        // Stderr may contain unknown secrets; operators read it in the session log.
                         stderr_tail: String::new(),
                     });
                 }
@@ -319,7 +320,7 @@ impl Agent {
                 Err(error) => {
                     tracing::error!(%error, lease_id = %self.lease_id, "cannot read kept output");
                     if error.kind() == io::ErrorKind::NotFound {
-                        // Whoever attaches again learns that it is gone, as of any other gap (H7).
+                        // The next attach reports the missing output, as for any other gap (H7).
                         self.kept.lose();
                     }
                     reader.link.end().cancel();
@@ -346,7 +347,7 @@ impl Agent {
         }
     }
 
-    /// Output can no longer be kept: it is said, and the pipe is closed rather than silently emptied.
+    /// Logs that output is lost and closes the pipe, instead of discarding further output silently.
     fn lose_output(&mut self, error: &io::Error) {
         tracing::error!(%error, lease_id = %self.lease_id, "output of an ending agent is cut off here");
         self.stdout = None;
@@ -408,7 +409,7 @@ impl Agent {
             }
             RelayCmd::TreeGone(answer) => {
                 self.finish().await;
-                // A lease task that went away has no use for the totals; the gauges have them too.
+                // The lease task may have ended; the gauges contain the totals too.
                 let _ = answer.send(self.totals());
             }
             RelayCmd::Ping(done) => drop(done.send(())),
@@ -417,7 +418,7 @@ impl Agent {
     }
 
     fn attach(&mut self, from: u64, to: Responder) {
-        // The client's committed offset acknowledges what is before it.
+        // The client's committed offset acknowledges all earlier output.
         if let Err(out) = self.kept.ack(from) {
             to.refuse(RefusalCode::OffsetUnavailable, out.to_string());
             return;
@@ -457,7 +458,7 @@ impl Agent {
             }
             Offer::Pending if self.stdin.is_some() => {
                 let waiting = self.waiting.entry(seq).or_default();
-                // A gateway that comes back asks again: its earlier connections wait for nothing.
+                // A reconnected gateway asks again: replies to its earlier connections are pointless.
                 waiting.retain(|earlier| !earlier.link().end().is_cancelled());
                 waiting.push(to);
             }
@@ -482,7 +483,7 @@ impl Agent {
         }
     }
 
-    /// The tree is gone: what is left in the pipes is all there will ever be.
+    /// The tree is gone: reads the rest of the pipes, which is final.
     async fn finish(&mut self) {
         if let Some(pipe) = self.stdout.take()
             && let Err(error) = self.take_rest(&pipe).await
@@ -492,7 +493,7 @@ impl Agent {
         if let Some(pipe) = self.stderr.take()
             && let Ok(mut rest) = Rest::of(&pipe)
         {
-            // A read error loses the last lines of the log, and nothing else.
+            // A read error loses only the last lines of the log.
             while let Ok(Some(piece)) = rest.next(&mut self.buffer) {
                 self.said.push(piece);
             }
@@ -502,7 +503,7 @@ impl Agent {
         self.exit = Some(status);
         self.said.exited(status);
         self.ended = true;
-        // Where the disk does not answer these are the totals of the lease.
+        // If the disk does not answer, these are the final totals of the lease.
         self.publish();
         if self.kept.base() < self.kept.end() {
             let place = Place {

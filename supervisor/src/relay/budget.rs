@@ -1,11 +1,10 @@
-//! What the relays of one gateway hold in memory together: a gateway whose agents talk, or do not listen, takes
-//! nothing from another one.
+//! Memory and disk budgets shared by the relays of one gateway, so that a gateway with talkative or slow
+//! agents does not use up the share of another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much the streams of one gateway hold together: in memory (output not acknowledged and input not written), or
-/// on disk.
+/// Budget of one gateway's streams: in memory (unacknowledged output and unwritten input), or on disk.
 #[derive(Debug)]
 pub struct Budget {
     used_bytes: AtomicU64,
@@ -13,34 +12,34 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Nothing used of at most `bytes_max` bytes.
+    /// Creates an unused budget of `bytes_max` bytes.
     #[must_use]
     pub const fn new(bytes_max: u64) -> Self {
         Self { used_bytes: AtomicU64::new(0), bytes_max }
     }
 
-    /// So many bytes more.
+    /// Adds used bytes.
     pub(super) fn add(&self, bytes: u64) {
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes less.
+    /// Subtracts used bytes.
     pub(super) fn give_back(&self, bytes: u64) {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// How much all of them together hold.
+    /// Returns the number of used bytes.
     pub(super) fn used(&self) -> u64 {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether all of them together hold as much as they may.
+    /// True if the budget is used up.
     pub(super) fn is_spent(&self) -> bool {
         self.used() >= self.bytes_max
     }
 }
 
-/// One relay's part in it, given back with the value.
+/// Share of one relay in a budget, given back on drop.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
@@ -52,7 +51,7 @@ impl Share {
         Self { budget, bytes: 0 }
     }
 
-    /// What this relay holds now.
+    /// Sets the number of bytes held by this relay.
     pub(super) fn set(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.budget.add(bytes - self.bytes);
@@ -62,7 +61,7 @@ impl Share {
         self.bytes = bytes;
     }
 
-    /// Whether all relays together hold as much as they may.
+    /// True if the relays together have used up the budget.
     pub(super) fn is_spent(&self) -> bool {
         self.budget.is_spent()
     }

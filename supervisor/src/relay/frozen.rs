@@ -1,4 +1,4 @@
-//! The streams of a lease as values, to be handed to the next program image (H14).
+//! Exported state of relays, for handover to the next program image (H14).
 
 use crate::core::redact::Redactor;
 use crate::core::stdin::StdinState;
@@ -8,17 +8,17 @@ use acp_shared::protocol::LeaseState;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// One relay as a value.
+/// State of a relay.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) enum RelayState {
-    /// An agent's.
+    /// Relay of an agent.
     Agent(Box<AgentState>),
-    /// A terminal's.
+    /// Relay of a terminal.
     Terminal(TerminalState),
 }
 
-/// The relay of an agent as a value.
+/// State of an agent's relay.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AgentState {
@@ -33,20 +33,20 @@ pub(crate) struct AgentState {
     pub(super) ended: bool,
 }
 
-/// Output that is received and not acknowledged.
+/// Received output that is not acknowledged.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KeptState {
     /// First offset kept.
     pub(super) base: u64,
-    /// What is kept in memory, unless it is on disk.
+    /// Output kept in memory; empty if it is on disk.
     #[serde(skip)]
     pub(super) bytes: Vec<u8>,
-    /// Where it lies on disk.
+    /// Spool on disk.
     pub(super) spool: Option<SpoolState>,
 }
 
-/// A spool, which is found again by its name.
+/// Reference to a spool file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SpoolState {
@@ -55,14 +55,14 @@ pub(crate) struct SpoolState {
     pub(super) end: u64,
 }
 
-/// What an agent said on standard error.
+/// State of the stderr reader.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StderrState {
-    /// True if `line` lacks bytes that were read.
+    /// True if the end of `line` was cut off.
     pub(super) truncated: bool,
     pub(super) line: Vec<u8>,
-    /// Empty. Images of earlier versions have the last bytes here.
+    /// Always empty. Images of earlier versions have the last bytes here.
     #[serde(skip)]
     pub(super) tail: Vec<u8>,
     /// `None` in images of earlier versions.
@@ -70,7 +70,7 @@ pub(crate) struct StderrState {
     pub(super) redactor: Option<Redactor>,
 }
 
-/// The relay of a terminal as a value.
+/// State of a terminal's relay.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TerminalState {
@@ -79,7 +79,7 @@ pub(crate) struct TerminalState {
     pub(super) truncated: bool,
     pub(super) end: u64,
     pub(super) exit: Option<ExitStatus>,
-    /// The gateway was told of the end.
+    /// True if the gateway got the exit notice.
     pub(super) told: bool,
     #[serde(skip)]
     pub(super) tail: Vec<u8>,
@@ -94,7 +94,7 @@ impl RelayState {
         }
     }
 
-    /// What is too large for the description, in a fixed order.
+    /// Returns the byte buffers that are too large for the JSON record, in a fixed order.
     pub(crate) fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
         match self {
             Self::Agent(agent) => {
@@ -106,7 +106,7 @@ impl RelayState {
         }
     }
 
-    /// Every descriptor in it.
+    /// Returns all descriptors.
     pub(crate) fn passed(&mut self) -> Vec<&mut Passed> {
         match self {
             Self::Agent(agent) => {

@@ -1,4 +1,4 @@
-//! What is kept of the output: in memory, or in a spool file once the lease is ending (H1).
+//! Storage of unacknowledged output: in memory, or in a spool file once the lease is ending (H1).
 
 use super::frozen::{KeptState, SpoolState};
 use super::spools::Shelf;
@@ -10,11 +10,11 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The largest piece read into a spool at once.
+/// Maximum size of one read into a spool, in bytes.
 const SPOOL_PIECE_BYTES: usize = 64 * 1024;
 
-/// A file of output. Its name says which lease it is of and the offset of its first byte. It is open only while it is
-/// read or written: many ended leases have one.
+/// Spool file. Its name contains the lease id and the offset of the first byte. The file is open only during
+/// reads and writes, because many ended leases may have one.
 #[derive(Debug)]
 pub(super) struct Spool {
     path: PathBuf,
@@ -24,13 +24,14 @@ pub(super) struct Spool {
     shelf: Shelf,
 }
 
-/// Makes a file of these bytes. A part of them would be taken for all by the next supervisor: it is all or nothing.
+/// Creates a file with these bytes. On failure the file is removed: a partial file would look complete to the
+/// next supervisor.
 fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all_at(bytes, 0).inspect_err(|_| drop(std::fs::remove_file(path)))
 }
 
-/// Writes where the last byte was: what a failed write left there is overwritten.
+/// Writes at the offset after the last byte, which overwrites the remains of a failed write.
 fn append(path: &Path, bytes: &[u8], at: u64) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all_at(bytes, at)
 }
@@ -42,13 +43,14 @@ fn read(path: &Path, bytes: usize, at: u64) -> io::Result<Vec<u8>> {
 }
 
 impl Spool {
-    /// Which lease a file of this name is of, and the offset of its first byte; `None` for names that no spool has.
+    /// Parses a file name into lease id and offset of the first byte; `None` if the name is not that of a
+    /// spool.
     pub(super) fn of_name(name: &str) -> Option<(LeaseId, u64)> {
         let (lease_id, start) = name.strip_suffix(".out")?.split_once('.')?;
         Some((LeaseId::parse(lease_id).ok()?, start.parse().ok()?))
     }
 
-    /// The spool of a lease, if there is one. This blocks.
+    /// Finds the spool of a lease, if any. Blocks.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -64,7 +66,7 @@ impl Spool {
         Ok(None)
     }
 
-    /// One past its last byte.
+    /// Returns the offset after the last byte.
     pub(super) const fn end(&self) -> u64 {
         self.end
     }
@@ -91,24 +93,24 @@ impl Spool {
         let removed = self.shelf.disk.run(move || std::fs::remove_file(path)).await;
         match removed.flatten() {
             Ok(()) => self.shelf.total.give_back(self.end - self.start),
-            // Released and expired at once.
+            // The file may be removed twice, on release and on expiry.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => tracing::warn!(%error, path = %self.path.display(), "cannot remove a spool"),
         }
     }
 }
 
-/// Output that is received and not acknowledged.
+/// Received output that is not acknowledged.
 #[derive(Debug)]
 pub(super) enum Kept {
-    /// While the agent lives.
+    /// Memory buffer of a running agent.
     Memory(Ring),
-    /// What an ending lease still said.
+    /// Spool of an ending lease.
     Disk(Spool),
 }
 
 impl Kept {
-    /// Everything as a value.
+    /// Exports the state.
     pub(super) fn freeze(self) -> KeptState {
         match self {
             Self::Memory(ring) => KeptState { base: ring.base(), bytes: ring.into_bytes(), spool: None },
@@ -118,7 +120,7 @@ impl Kept {
         }
     }
 
-    /// Goes on where another one was frozen.
+    /// Imports an exported state.
     pub(super) fn thaw(frozen: KeptState, bytes_max: usize, shelf: &Shelf) -> Self {
         let KeptState { base, bytes, spool } = frozen;
         match spool {
@@ -143,7 +145,7 @@ impl Kept {
         }
     }
 
-    /// How many bytes of memory it takes.
+    /// Returns the memory in use, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         match self {
             Self::Memory(ring) => ring.len() as u64,
@@ -151,8 +153,8 @@ impl Kept {
         }
     }
 
-    /// How many bytes to read from the pipe now, at most `piece`; 0 leaves them there. Goes over to disk when
-    /// memory is full and the lease is closing.
+    /// Returns how many bytes to read from the pipe now, at most `piece`; 0 leaves them in the pipe. Moves
+    /// the output to disk if memory is full and the lease is closing.
     pub(super) async fn room(&mut self, closing: bool, piece: usize, place: &Place<'_>) -> usize {
         match self {
             Self::Disk(spool)
@@ -175,7 +177,7 @@ impl Kept {
         }
     }
 
-    /// Moves everything to disk; `false` when that fails, and everything stays in memory.
+    /// Moves everything to disk. Returns false on failure; then everything stays in memory.
     pub(super) async fn spool(&mut self, place: &Place<'_>) -> bool {
         let Self::Memory(ring) = self else { return true };
         if place.shelf.total.is_spent() {
@@ -194,7 +196,7 @@ impl Kept {
         }
     }
 
-    /// Takes bytes. On a disk that fails they are refused and nothing is changed.
+    /// Appends bytes. If the disk fails, returns an error and changes nothing.
     pub(super) async fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Memory(ring) => ring.push(bytes),
@@ -223,14 +225,14 @@ impl Kept {
         }
     }
 
-    /// Drops everything, the file too.
+    /// Drops everything, including the file.
     pub(super) async fn discard(self) {
         if let Self::Disk(spool) = self {
             spool.remove().await;
         }
     }
 
-    /// The file has gone from under it: nothing is kept from here on.
+    /// Handles a missing spool file: all output up to the current end is lost.
     pub(super) fn lose(&mut self) {
         if let Self::Disk(spool) = self {
             spool.shelf.total.give_back(spool.end - spool.start);
@@ -239,9 +241,9 @@ impl Kept {
     }
 }
 
-/// Everything of a ring in a file.
+/// Writes all bytes of a ring to a file.
 async fn spooled(ring: &Ring, place: &Place<'_>) -> io::Result<Spool> {
-    // Only who has its turn holds everything twice.
+    // The copy is made only with a slot, which limits the number of copies in memory.
     let slot = place.shelf.disk.slot().await?;
     let (start, bytes) = (ring.base(), ring.read(ring.base(), usize::MAX).map_err(io::Error::other)?);
     let path = place.shelf.dir.join(format!("{}.{start}.out", place.lease_id));
@@ -251,7 +253,7 @@ async fn spooled(ring: &Ring, place: &Place<'_>) -> io::Result<Spool> {
     Ok(Spool { path, start, base: start, end: start + count, shelf: place.shelf.clone() })
 }
 
-/// Where a spool would go.
+/// Destination of a spool.
 pub(super) struct Place<'a> {
     pub(super) shelf: &'a Shelf,
     pub(super) lease_id: LeaseId,

@@ -1,4 +1,4 @@
-//! The streams of one lease: a task of its own between the adapter's pipes and the gateway's connection.
+//! Relays: one task per lease between the adapter's pipes and the gateway's connection.
 
 pub mod agent;
 pub mod budget;
@@ -27,61 +27,61 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
 
-/// Requests that wait for one relay; a client that sends more is told [`RefusalCode::Busy`].
+/// Maximum number of queued client requests per relay; further ones are refused with [`RefusalCode::Busy`].
 const QUEUED_MAX: usize = 1024;
-/// What its lease tells one relay that has not been heard yet: each thing is told once or twice in the life of a lease.
+/// Maximum number of queued commands from the lease. Each command is sent only once or twice per lease.
 const TOLD_MAX: usize = 64;
 const BUSY_RETRY_MS: u64 = 50;
 
-/// What a relay is told.
+/// Command to a relay.
 #[derive(Debug)]
 pub enum RelayCmd {
-    /// Send output from this offset on to the connection that asks.
+    /// Send output from this offset on to the requesting connection.
     Attach {
-        /// The first byte wanted.
+        /// Offset of the first wanted byte.
         from: u64,
-        /// Who asks.
+        /// Requester.
         to: Responder,
     },
     /// Write a numbered message.
     Input {
-        /// Its number.
+        /// Number of the message.
         seq: u64,
-        /// Its bytes.
+        /// Content of the message.
         bytes: Vec<u8>,
-        /// Who asks.
+        /// Requester.
         to: Responder,
     },
-    /// Everything before this offset is committed.
+    /// Mark everything before this offset as committed.
     Ack {
-        /// The first byte that is not.
+        /// Offset of the first uncommitted byte.
         offset: u64,
-        /// Who asks.
+        /// Requester.
         to: Responder,
     },
-    /// Tell the last output of a terminal.
+    /// Return the latest output of a terminal.
     Tail(Responder),
     /// Close the adapter's standard input.
     CloseStdin,
-    /// The lease is in another state now.
+    /// Record a new state of the lease.
     State(LeaseState),
-    /// The adapter ended.
+    /// Record the exit status of the adapter.
     AdapterEnded(ExitStatus),
-    /// The whole tree is gone: take what is left in the pipes, keep it, and tell the totals.
+    /// The whole tree is gone: read the rest of the pipes, keep it, and return the totals.
     TreeGone(oneshot::Sender<Totals>),
-    /// Nothing more is wanted of it.
+    /// Delete all kept output and end.
     Release,
-    /// Say that the commands before this one are done.
+    /// Confirm that all earlier commands are done.
     Ping(oneshot::Sender<()>),
-    /// Turn into a value and end (H14).
+    /// Export the state and end (H14).
     Freeze(Freeze),
 }
 
-/// Where a relay that turns into a value goes.
+/// Channel for the exported state of a relay.
 #[derive(Debug)]
 pub struct Freeze(oneshot::Sender<RelayState>);
 
-/// Where the streams of a lease ended.
+/// Final positions of a lease's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// First output byte not acknowledged.
@@ -92,7 +92,7 @@ pub struct Totals {
     pub stdin_written: u64,
 }
 
-/// Where the streams of a lease stand, readable by everybody.
+/// Current positions of a lease's streams, shared with other tasks.
 #[derive(Debug, Default)]
 pub struct Gauges {
     stdout_base: AtomicU64,
@@ -107,7 +107,7 @@ impl Gauges {
         self.stdin_written.store(totals.stdin_written, Ordering::Relaxed);
     }
 
-    /// Where they stand.
+    /// Returns the current positions.
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals {
@@ -118,8 +118,8 @@ impl Gauges {
     }
 }
 
-/// The way to one relay. What its lease says has a lane of its own: it never waits, neither behind what a gateway asks
-/// for nor for the disk that the relay may be waiting for.
+/// Handle of one relay. Commands from the lease have a separate queue, so that they wait neither for client
+/// requests nor for a disk operation of the relay.
 #[derive(Debug, Clone)]
 pub struct Relay {
     told: mpsc::Sender<RelayCmd>,
@@ -127,7 +127,7 @@ pub struct Relay {
     gauges: Arc<Gauges>,
 }
 
-/// What a relay takes its commands from.
+/// Command queues of one relay.
 #[derive(Debug)]
 struct Queue {
     told: mpsc::Receiver<RelayCmd>,
@@ -135,7 +135,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// The next command, what it is told first; `None` when nobody can say anything any more. Safe to cancel.
+    /// Returns the next command, those of the lease first; `None` once all senders are gone. Cancel-safe.
     async fn next(&mut self) -> Option<RelayCmd> {
         tokio::select! {
             biased;
@@ -151,20 +151,20 @@ impl Relay {
         (Self { told, asked, gauges: Arc::default() }, Queue { told: hears, asked: takes })
     }
 
-    /// Where its streams stand.
+    /// Returns the current positions of the streams.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.gauges.totals()
     }
 
-    /// Output bytes that it holds.
+    /// Returns the number of unacknowledged output bytes.
     #[must_use]
     pub fn buffered_bytes(&self) -> u64 {
         let totals = self.totals();
         totals.stdout_end.saturating_sub(totals.stdout_base)
     }
 
-    /// Puts the live numbers into a lease's description.
+    /// Copies the current positions into a lease's description.
     pub fn describe(&self, info: &mut LeaseInfo) {
         let totals = self.totals();
         info.stdout_acked = totals.stdout_base;
@@ -173,7 +173,7 @@ impl Relay {
         info.buffered_bytes = self.buffered_bytes();
     }
 
-    /// Passes a client's request on, without waiting.
+    /// Queues a client's request without waiting.
     pub fn request(&self, command: RelayCmd) {
         match self.asked.try_send(command) {
             Ok(()) => {}
@@ -186,15 +186,15 @@ impl Relay {
         }
     }
 
-    /// Tells the relay something about its lease, without waiting. One that has ended no longer cares.
+    /// Queues a command of the lease without waiting. Ignored if the relay has ended.
     pub fn tell(&self, command: RelayCmd) {
         if let Err(mpsc::error::TrySendError::Full(command)) = self.told.try_send(command) {
             tracing::error!(?command, "a relay has not heard what it was told before");
         }
     }
 
-    /// Tells it that the tree is gone and learns the totals. They are those of now where it still waits for a disk:
-    /// then what it holds is kept when the disk answers.
+    /// Reports the end of the tree and returns the final totals. If the relay waits for a disk for too long,
+    /// returns the current totals; the relay keeps its output when the disk answers.
     pub async fn finish(&self) -> Totals {
         let (totals, answer) = oneshot::channel();
         self.tell(RelayCmd::TreeGone(totals));
@@ -204,16 +204,16 @@ impl Relay {
         }
     }
 
-    /// Waits until it has done what it was told before. One that has ended has.
+    /// Waits until all earlier commands are done. Returns at once if the relay has ended.
     pub(crate) async fn ping(&self) {
         let (done, answer) = oneshot::channel();
-        // It takes everything that it was told first.
+        // Commands of the lease take precedence, so they are done first.
         if self.asked.send(RelayCmd::Ping(done)).await.is_ok() {
             drop(answer.await);
         }
     }
 
-    /// Turns it into a value, after everything that it was told before; `None` when it has ended.
+    /// Exports the state of the relay after all earlier commands; `None` if the relay has ended.
     pub(crate) async fn freeze(&self) -> Option<RelayState> {
         let (to, state) = oneshot::channel();
         self.asked.send(RelayCmd::Freeze(Freeze(to))).await.ok()?;
@@ -221,7 +221,7 @@ impl Relay {
     }
 }
 
-/// A stream of a handover, put back to work. One that cannot be is said, and is closed.
+/// Reopens a stream of a handover. On failure, logs the error and closes the stream.
 fn reopen<T>(
     lease_id: LeaseId,
     stream: Option<Passed>,
@@ -233,7 +233,7 @@ fn reopen<T>(
         .ok()
 }
 
-/// A stream on its way into a handover.
+/// Prepares a stream for a handover.
 fn pass(lease_id: LeaseId, stream: Option<io::Result<OwnedFd>>) -> Option<Passed> {
     let fd =
         stream?.inspect_err(|error| tracing::error!(%lease_id, %error, "a stream cannot be handed over"));
@@ -258,7 +258,7 @@ fn refuse(command: RelayCmd, code: RefusalCode, message: &str) {
     to.answer(Err(if code == RefusalCode::Busy { refusal.retry_after(BUSY_RETRY_MS) } else { refusal }));
 }
 
-/// The sizes a relay works with.
+/// Size limits of a relay.
 #[derive(Debug, Clone)]
 pub struct Limits {
     ring_bytes_max: usize,
@@ -267,12 +267,12 @@ pub struct Limits {
     stdin_bytes_max: usize,
     stdin_hashes_max: usize,
     budget: Arc<Budget>,
-    /// Where what an ending agent said goes.
+    /// Destination of spooled output.
     shelf: Shelf,
 }
 
 impl Limits {
-    /// From the configuration, with the memory and the disk that the gateway's relays share.
+    /// Creates the limits from the configuration, with the memory and disk budgets of the gateway.
     #[must_use]
     pub fn new(config: &Config, shelf: Shelf, budget: Arc<Budget>) -> Self {
         Self {
@@ -298,7 +298,7 @@ pub struct Pipes {
     pub stderr: pipe::Receiver,
 }
 
-/// Who the output goes to, and how far it got.
+/// Receiver of the output, and its progress.
 #[derive(Debug)]
 struct Reader {
     link: Link,
@@ -306,8 +306,8 @@ struct Reader {
     told_exit: bool,
 }
 
-/// What lies in a pipe now, and no more: a process outside of the tree may hold its other end and write for ever. The
-/// pipe itself is asked, since what the runtime has not noticed yet is there all the same.
+/// Bytes in a pipe at this moment and no more: a process outside of the tree may hold the other end and write
+/// forever. The size comes from the pipe, because the runtime may not have noticed all data yet.
 struct Rest<'a> {
     pipe: &'a pipe::Receiver,
     left: usize,
@@ -318,7 +318,7 @@ impl<'a> Rest<'a> {
         Ok(Self { pipe, left: size(rustix::io::ioctl_fionread(pipe)?) })
     }
 
-    /// Reads the next piece of it into `buffer`; `None` when there is no more.
+    /// Reads the next piece into `buffer`; `None` at the end.
     fn next<'b>(&mut self, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
         let space = self.left.min(buffer.len());
         let count = rustix::io::read(self.pipe, buffer.get_mut(..space).unwrap_or_default())?;
@@ -327,7 +327,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Where a lease's relay begins: nothing yet, or what its row says.
+/// Returns the stream positions in a lease's row.
 fn totals_of(lease: &Lease) -> Totals {
     Totals {
         stdout_base: lease.stdout_base,

@@ -1,4 +1,4 @@
-//! What ended agents said and nobody has acknowledged, on disk: bounded for each gateway, across restarts.
+//! Spool directory: unacknowledged output of ended agents, bounded per gateway, across restarts.
 
 use super::budget::Budget;
 use super::kept::Spool;
@@ -8,16 +8,16 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where the spools of one gateway go.
+/// Spool destination of one gateway.
 #[derive(Debug, Clone)]
 pub struct Shelf {
     pub(super) dir: Arc<Path>,
-    /// What the gateway has there.
+    /// Disk usage of the gateway.
     pub(super) total: Arc<Budget>,
     pub(super) disk: Disk,
 }
 
-/// The directory of spools, and how much each gateway has in it.
+/// Spool directory and the disk usage of each gateway.
 #[derive(Debug)]
 pub struct Spools {
     dir: Arc<Path>,
@@ -27,32 +27,32 @@ pub struct Spools {
 }
 
 impl Spools {
-    /// Nothing counted yet of what lies in `dir`; `bytes_max` for each gateway.
+    /// Creates the directory handle with `bytes_max` per gateway. Existing files are not counted yet.
     #[must_use]
     pub fn new(dir: &Path, bytes_max: u64) -> Self {
         Self { dir: dir.into(), disk: Disk::default(), bytes_max, totals: Mutex::default() }
     }
 
-    /// Where those of a gateway go.
+    /// Returns the spool destination of a gateway.
     #[must_use]
     pub fn shelf(&self, gateway: GatewayInstanceId) -> Shelf {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         if !totals.contains_key(&gateway) {
-            // Nobody writes for these, and nothing of them is there.
+            // Drops the unused budgets.
             totals.retain(|_, total| Arc::strong_count(total) > 1 || total.used() > 0);
         }
         let total = totals.entry(gateway).or_insert_with(|| Arc::new(Budget::new(self.bytes_max)));
         Shelf { dir: Arc::clone(&self.dir), total: Arc::clone(total), disk: self.disk.clone() }
     }
 
-    /// The disk that they lie on.
+    /// Returns the disk of the directory.
     #[must_use]
     pub const fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// Counts what an earlier supervisor left of these leases. Returns the files whose lease is none of them; what no
-    /// supervisor would have made here is not looked at.
+    /// Counts the existing spools of these leases. Returns the spools of unknown leases; other files are
+    /// ignored.
     #[must_use]
     pub fn count(&self, leases: impl Iterator<Item = (GatewayInstanceId, LeaseId)>) -> Vec<PathBuf> {
         let of: HashMap<LeaseId, GatewayInstanceId> =
@@ -70,13 +70,13 @@ impl Spools {
         nobodys
     }
 
-    /// One past the last byte that is kept of a lease, if something is. This blocks.
+    /// Returns the offset after the last kept byte of a lease, if any. Blocks.
     #[must_use]
     pub fn end(&self, gateway: GatewayInstanceId, lease_id: LeaseId) -> Option<u64> {
         Spool::find(&self.shelf(gateway), lease_id).ok()?.map(|spool| spool.end())
     }
 
-    /// Removes what is kept of a lease, where it holds up nobody.
+    /// Removes the spool of a lease in the background.
     pub fn forget(&self, gateway: GatewayInstanceId, lease_id: LeaseId) {
         let shelf = self.shelf(gateway);
         tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Standard error of an agent: line by line, without secrets, into the log of its session, and at a low rate into the
-//! supervisor's own log. Nothing of it is sent to a gateway unless that asks for the log.
+//! Standard error of an agent: line by line and redacted into the session log, and at a limited rate into the
+//! supervisor's own log. A gateway gets it only if it requests the log.
 
 use super::frozen::StderrState;
 use crate::core::redact::Redactor;
@@ -10,15 +10,16 @@ use acp_shared::launch::ExitStatus;
 use tokio::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(1);
-/// Lines in the supervisor's log in one [`WINDOW`]; the rest is counted.
+/// Maximum number of lines in the supervisor's log per [`WINDOW`]; further lines are only counted.
 const LINES_MAX: u32 = 20;
-/// Bytes of a line in the supervisor's log.
+/// Maximum length of a line in the supervisor's log, in bytes.
 const LINE_SHOWN_MAX: usize = 2_000;
-/// Bytes of a line in the session's log; the rest of the line is left out.
+/// Maximum length of a line in the session log, in bytes; the rest of the line is left out.
 const LINE_BYTES_MAX: usize = 16 * 1024;
-/// Bytes for the session's log in one [`WINDOW`], times of lines included; the rest is counted.
+/// Maximum number of bytes in the session log per [`WINDOW`], including timestamps; further lines are only
+/// counted.
 const LOGGED_BYTES_MAX: usize = 256 * 1024;
-/// Lines for the session's log in one [`WINDOW`]; the rest is counted.
+/// Maximum number of lines in the session log per [`WINDOW`]; further lines are only counted.
 const LOGGED_LINES_MAX: u32 = 2_000;
 
 /// Reader of one agent's standard error.
@@ -26,9 +27,9 @@ const LOGGED_LINES_MAX: u32 = 2_000;
 pub(crate) struct Stderr {
     lease_id: LeaseId,
     log: SessionLog,
-    /// `None` for an agent whose environment is not known here: nothing of it is recorded.
+    /// `None` if the agent's environment is unknown here; then its stderr is not recorded.
     redactor: Option<Redactor>,
-    /// Beginning of the line that has not ended yet.
+    /// Beginning of the unfinished line.
     line: Vec<u8>,
     /// Number of further bytes of the line, which are dropped.
     cut: u64,
@@ -37,19 +38,19 @@ pub(crate) struct Stderr {
     suppressed: u64,
     logged: usize,
     logged_lines: u32,
-    /// True if the last line was empty: further empty ones are left out.
+    /// True if the last line was empty: further empty lines are left out.
     was_empty: bool,
     left_out: u64,
 }
 
 impl Stderr {
-    /// Of an agent that was just started.
+    /// Creates the reader for a newly started agent.
     pub(crate) fn new(lease_id: LeaseId, log: SessionLog, redactor: Redactor) -> Self {
         log.write(&session_logs::note(&format!("agent started, lease {lease_id}")));
         Self::with(lease_id, log, Some(redactor))
     }
 
-    /// Of an agent that has ended: nothing comes any more.
+    /// Creates the reader for an ended agent.
     pub(super) fn ended(lease_id: LeaseId, log: SessionLog) -> Self {
         Self::with(lease_id, log, None)
     }
@@ -71,12 +72,12 @@ impl Stderr {
         }
     }
 
-    /// Everything as a value.
+    /// Exports the state.
     pub(super) fn freeze(self) -> StderrState {
         StderrState { truncated: self.cut > 0, line: self.line, tail: Vec::new(), redactor: self.redactor }
     }
 
-    /// Goes on where another one was frozen. An image of an earlier version does not say what is secret.
+    /// Imports an exported state. Images of earlier versions do not contain the secrets.
     pub(super) fn thaw(lease_id: LeaseId, log: SessionLog, frozen: StderrState) -> Self {
         let StderrState { truncated, line, redactor, .. } = frozen;
         if redactor.is_none() {
@@ -87,10 +88,10 @@ impl Stderr {
         Self { line, cut: u64::from(truncated), ..Self::with(lease_id, log, redactor) }
     }
 
-    /// Takes what was read.
+    /// Processes bytes read from the pipe.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         let Some(redactor) = &self.redactor else { return };
-        // So much is needed to recognise a value that begins where the line is cut.
+        // Number of bytes needed to recognise a value that begins where the line is cut.
         let most = LINE_BYTES_MAX + redactor.longest();
         let mut out = String::new();
         let mut rest = bytes;
@@ -109,7 +110,7 @@ impl Stderr {
         self.write(&out);
     }
 
-    /// The stream has ended: a line without an end is a line.
+    /// Handles the end of the stream: an unfinished line counts as a line.
     pub(super) fn end(&mut self) {
         let mut out = String::new();
         if !self.line.is_empty() {
@@ -119,7 +120,7 @@ impl Stderr {
         self.write(&out);
     }
 
-    /// The agent has ended.
+    /// Records the end of the agent in the session log.
     pub(super) fn exited(&mut self, status: ExitStatus) {
         self.end();
         self.log.write(&session_logs::note(&format!("agent ended: {status}")));

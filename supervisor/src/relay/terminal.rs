@@ -1,4 +1,4 @@
-//! The relay of a terminal (H16): its one pipe is always drained, the last bytes are kept.
+//! Relay of a terminal (H16): its output pipe is always drained, and the last bytes are kept.
 
 use super::frozen::{RelayState, TerminalState};
 use super::{Freeze, Gauges, Queue, Relay, RelayCmd, Rest, Totals, pass, reopen};
@@ -12,7 +12,7 @@ use tokio::net::unix::pipe;
 
 const READ_BYTES: usize = 64 * 1024;
 
-/// Called once, when the command has ended and its output is complete.
+/// Callback for the exit notice, called once when the command has ended and its output is complete.
 pub type OnExit = Box<dyn FnOnce(Notice) + Send>;
 
 struct Terminal {
@@ -46,7 +46,7 @@ pub fn start(lease_id: LeaseId, output: pipe::Receiver, bytes_max: usize, on_exi
     relay
 }
 
-/// Goes on where the relay of a terminal was frozen.
+/// Resumes the relay of a terminal from an exported state.
 #[must_use]
 pub(crate) fn thaw(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) -> Relay {
     let (relay, queue) = Relay::new();
@@ -84,7 +84,7 @@ impl Terminal {
             match command {
                 Some(None | Some(RelayCmd::Release)) => return,
                 Some(Some(RelayCmd::Freeze(Freeze(to)))) => {
-                    // Who asked waits for it.
+                    // The requester waits for the state.
                     drop(to.send(self.freeze()));
                     return;
                 }
@@ -96,7 +96,7 @@ impl Terminal {
         }
     }
 
-    /// Everything as a value.
+    /// Exports the state.
     fn freeze(self) -> RelayState {
         RelayState::Terminal(TerminalState {
             output: pass(self.lease_id, self.output.map(pipe::Receiver::into_nonblocking_fd)),
@@ -109,7 +109,7 @@ impl Terminal {
         })
     }
 
-    /// Takes one piece; whether there was one.
+    /// Reads one piece. Returns true if there was one.
     fn read(&mut self) -> bool {
         let Some(pipe) = &self.output else { return false };
         match pipe.try_read(&mut self.buffer) {
@@ -126,7 +126,7 @@ impl Terminal {
         }
     }
 
-    /// Takes the rest once the tree is gone.
+    /// Reads the rest of the pipe after the end of the tree.
     fn read_last(&mut self) {
         let Some(pipe) = self.output.take() else { return };
         let mut all = || {
@@ -174,7 +174,7 @@ impl Terminal {
                 self.read_last();
                 self.exit = self.exit.or(Some(ExitStatus::Unknown));
                 self.buffer = Vec::new();
-                // A lease task that went away has no use for the totals; the gauges have them too.
+                // The lease task may have ended; the gauges contain the totals too.
                 let _ = answer.send(self.totals());
             }
             RelayCmd::Ping(done) => drop(done.send(())),

@@ -1,25 +1,25 @@
-//! A look at the file of the store, for `doctor`. Nothing is changed.
+//! Read-only inspection of the store's file, for `doctor`.
 
 use super::StoreError;
 use super::open::MIGRATIONS;
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 
-/// What a look at the file shows.
+/// Result of an inspection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inspected {
-    /// The version of its schema.
+    /// Schema version of the file.
     pub version: usize,
-    /// The newest version that this program knows.
+    /// Newest schema version known to this program.
     pub newest: usize,
-    /// How many leases it holds.
+    /// Number of stored leases.
     pub leases: usize,
 }
 
-/// Opens the file for reading, beside a supervisor that may use it, and closes it again.
+/// Opens the file read-only, possibly while a supervisor uses it, and closes it again.
 ///
 /// # Errors
-/// [`StoreError`]: it cannot be read, or is no lease store.
+/// [`StoreError`] if the file is unreadable or not a lease store.
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
 pub fn inspect(path: &Path) -> Result<Inspected, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -28,7 +28,7 @@ pub fn inspect(path: &Path) -> Result<Inspected, StoreError> {
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let version = usize::try_from(version).map_err(|e| StoreError::Row(e.to_string()))?;
     let newest = MIGRATIONS.len();
-    // What a newer version keeps in which tables is not known here.
+    // The tables of a newer schema are unknown here.
     let leases = if version == 0 || version > newest {
         0
     } else {

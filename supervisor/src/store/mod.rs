@@ -1,9 +1,9 @@
-//! The lease store: SQLite in WAL mode with full synchronisation, one writer thread, and one commit for everything
-//! that waits (concurrent spawns share their syncs). Each operation has a savepoint of its own, so that one that
-//! fails does not take the others with it (H19).
+//! Lease store: SQLite in WAL mode with full synchronisation, one writer thread, and one commit for all
+//! queued operations (concurrent spawns share their syncs). Each operation has its own savepoint, so that a
+//! failing one does not roll back the others (H19).
 //!
-//! A file that is damaged is refused, one of a newer program is only read, and one that is taken away while it is in
-//! use is written anew from the open handle.
+//! A damaged file is refused. A file of a newer program is opened read-only. A file that is deleted or
+//! replaced while in use is rewritten from the open handle.
 
 mod inspect;
 mod open;
@@ -26,42 +26,42 @@ use tokio::sync::oneshot;
 /// File name of the store inside the state directory.
 pub const STORE_FILE: &str = "supervisor.db";
 const QUEUED_MAX: usize = 4096;
-/// How many rows wait for the disk together.
+/// Maximum number of rows in one batch that waits for the disk.
 const RECORDS_MAX: usize = 512;
-/// How long what has to be done to processes waits for a disk that does not answer.
+/// Maximum wait for an unresponsive disk before an action on processes.
 const PROCESSES_WAIT: Duration = Duration::from_secs(2);
 
-/// Why the store did not do something.
+/// Error of the store.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// SQLite failed: the disk is full, read-only, or broken.
     #[error("the lease store failed: {0}")]
     Sqlite(String),
-    /// The file cannot be what this program left there.
+    /// The content of the file is not what this program wrote.
     #[error(
         "{path} is damaged ({why}); nothing was signalled and nothing is started on it. Restore it from a backup, or move it away \
          together with its -wal: its leases are forgotten then, and what is left of their processes has to be looked for by hand \
          (grep -lz ^OPENCLAW_ACPX_LEASE_ID= /proc/[0-9]*/environ)"
     )]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         why: String,
     },
-    /// The store is only read.
+    /// The store was opened read-only.
     #[error("the lease store is only read: {0}")]
     ReadOnly(String),
-    /// The file cannot be made, or cannot be kept to this user.
+    /// The file cannot be created, or its mode cannot be restricted to this user.
     #[error("the lease store's file cannot be used: {0}")]
     File(String),
-    /// A row that this program did not write.
+    /// The store contains an invalid row.
     #[error("the lease store holds a row that makes no sense: {0}")]
     Row(String),
-    /// Too much waits for the disk.
+    /// The writer's queue is full.
     #[error("the lease store is behind")]
     Busy,
-    /// The writer has ended.
+    /// The writer thread has ended.
     #[error("the lease store is closed")]
     Closed,
 }
@@ -72,13 +72,13 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
-/// What the writer thread does.
+/// Operation of the writer thread.
 enum Op {
     SaveLease(Box<Lease>),
     SaveInstallation(Box<Installation>),
     DeleteLeases(Vec<LeaseId>),
     DeleteInstallation(GatewayInstanceId),
-    /// Everything goes into the one file, and nothing is taken any more.
+    /// Moves the WAL into the database file and ends the writer.
     Finish,
 }
 
@@ -87,45 +87,47 @@ struct Job {
     done: oneshot::Sender<Result<(), StoreError>>,
 }
 
-/// Everything that was stored.
+/// Content of the store at start.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Every lease, oldest first. One whose row cannot be read whole is `lost`, names no process, and says why.
+    /// All leases, oldest first. A partly unreadable row becomes a `lost` lease without pids, with the
+    /// reason.
     pub leases: Vec<Lease>,
-    /// Every gateway installation seen.
+    /// All known gateway installations.
     pub installations: Vec<Installation>,
-    /// What a person should know about the file.
+    /// Warnings about the file, for operators.
     pub warnings: Vec<String>,
-    /// The file did not exist.
+    /// True if the file did not exist.
     pub fresh: bool,
-    /// There are leases of which not even the id can be read: what no known lease names may be theirs.
+    /// True if some rows have an unreadable lease id. Processes without a known lease may belong to those
+    /// leases.
     pub unreadable: bool,
 }
 
-/// How the writer is.
+/// Health of the writer.
 #[derive(Debug, Default)]
 struct Health {
     commits: AtomicU64,
-    /// Why the last commit failed, if it did.
+    /// Reason why the last commit failed, if so.
     failing: Mutex<Option<String>>,
-    /// What befell the file.
+    /// Warning about a rewritten file, if any.
     rewritten: Mutex<Option<String>>,
 }
 
-/// The way to the writer. Cheap to clone; the writer ends when the last one is dropped.
+/// Handle of the writer. Cheap to clone; the writer ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct Store {
-    /// Nobody takes jobs where the file is only read.
+    /// Queue of the writer; the reason if the store is read-only.
     jobs: Result<SyncSender<Job>, Arc<str>>,
     health: Arc<Health>,
 }
 
-/// The writer thread, to be waited for at the end.
+/// Writer thread, to be joined at shutdown.
 #[derive(Debug)]
 pub struct Writer(Option<JoinHandle<()>>);
 
 impl Writer {
-    /// Waits until everything is on disk. All [`Store`]s must be dropped before.
+    /// Waits until everything is on disk. All [`Store`] handles must be dropped before.
     pub fn finish(self) {
         if self.0.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the writer of the lease store panicked");
@@ -134,11 +136,11 @@ impl Writer {
 }
 
 impl Store {
-    /// Opens or makes the store in `state_dir`, whose lock the caller holds, and reads what is in it. A file of a
-    /// newer program is only read: [`Store::read_only`] says so.
+    /// Opens or creates the store in `state_dir`, whose lock the caller holds, and loads its content. The
+    /// file of a newer program is opened read-only; see [`Store::read_only`].
     ///
     /// # Errors
-    /// [`StoreError`]; a file that is damaged is left as it is.
+    /// [`StoreError`]; a damaged file is left unchanged.
     pub fn open(state_dir: &Path) -> Result<(Self, Writer, Loaded), StoreError> {
         let opened = open::open(state_dir)?;
         let (leases, mut warnings) = rows::leases(&opened.connection).or_else(|e| opened.unreadable(e))?;
@@ -160,19 +162,19 @@ impl Store {
         Ok((Self { jobs: Ok(jobs), health }, Writer(Some(thread)), loaded))
     }
 
-    /// Why nothing is written and nothing may be signalled, if that is so.
+    /// Returns why the store is read-only and no process may be signalled; `None` if it is writable.
     #[must_use]
     pub fn read_only(&self) -> Option<&str> {
         self.jobs.as_ref().err().map(AsRef::as_ref)
     }
 
-    /// How many commits were made, each with one sync, whatever the number of rows in it.
+    /// Returns the number of commits. Each has one sync, whatever the number of rows.
     #[must_use]
     pub fn commits(&self) -> u64 {
         self.health.commits.load(Ordering::Relaxed)
     }
 
-    /// What a person should know about the store now.
+    /// Returns the current warnings about the store, for operators.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         [&self.health.rewritten, &self.health.failing]
@@ -181,10 +183,10 @@ impl Store {
             .collect()
     }
 
-    /// Whether this program would open the store of a supervisor that runs. Nothing is changed.
+    /// Checks that this program can open the store of a running supervisor. Changes nothing.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`] if the store is unusable or of a newer program.
     pub fn check(state_dir: &Path) -> Result<(), StoreError> {
         match open::newer(state_dir)? {
             None => Ok(()),
@@ -194,7 +196,7 @@ impl Store {
         }
     }
 
-    /// Writes a whole lease. It is durable when this returns.
+    /// Writes a whole lease, durably when the call returns.
     ///
     /// # Errors
     /// [`StoreError`]; the stored row is unchanged.
@@ -202,13 +204,14 @@ impl Store {
         self.run(Op::SaveLease(Box::new(lease.clone()))).await
     }
 
-    /// Writes a lease before something is done to its processes. Those come first (H19): a disk that fails is only
-    /// reported, and one that hangs is waited for only so long; then the row follows when the disk answers.
+    /// Writes a lease before an action on its processes. The action has priority (H19): a disk error is only
+    /// logged, and the wait for an unresponsive disk is limited. The row is then written when the disk
+    /// answers.
     pub async fn record(&self, lease: &Lease, what: &'static str) {
         self.record_all(std::slice::from_ref(&lease), what).await;
     }
 
-    /// The same for many leases: they share their commits. Each batch waits for the disk once.
+    /// Like `Store::record`, for many leases in shared commits. Each batch waits for the disk once.
     pub async fn record_all(&self, leases: &[&Lease], what: &'static str) {
         for batch in leases.chunks(RECORDS_MAX) {
             let asked: Vec<_> = batch
@@ -228,8 +231,8 @@ impl Store {
         }
     }
 
-    /// Has a whole lease written without waiting for it: for changes that a crash may lose. Operations are written
-    /// in the order in which they were asked for.
+    /// Queues a whole lease without waiting, for changes that a crash may lose. Operations are written in the
+    /// order of their requests.
     pub fn post_lease(&self, lease: &Lease) {
         if !self.post(Op::SaveLease(Box::new(lease.clone()))) {
             tracing::error!(lease_id = %lease.lease_id, "the lease store is behind or closed; a change is not written");
@@ -241,7 +244,7 @@ impl Store {
         self.post(Op::SaveInstallation(Box::new(known.clone())))
     }
 
-    /// Has the writer see whether its file is still in its place, without waiting for it.
+    /// Queues a check of the file's identity without waiting.
     pub fn post_check(&self) {
         self.post(Op::DeleteLeases(Vec::new()));
     }
@@ -251,9 +254,9 @@ impl Store {
         self.jobs.as_ref().is_ok_and(|jobs| jobs.try_send(Job { op, done }).is_ok())
     }
 
-    /// Has what is known about a gateway written, in turn and from now on: before any lease that it asks for later. What
-    /// is returned waits until that is durable; a disk that fails is only reported, and one that hangs is waited for
-    /// only so long, since who is away cannot end what it left here.
+    /// Queues the record of a gateway immediately, and thus before any later lease of the gateway. The
+    /// returned future waits until the record is durable. A disk error is only logged, and the wait for an
+    /// unresponsive disk is limited, because a gateway that is not admitted cannot end its leases.
     pub fn record_installation(&self, known: &Installation) -> impl Future<Output = ()> + Send + use<> {
         let gateway = known.gateway;
         let asked = self.ask(Op::SaveInstallation(Box::new(known.clone())));
@@ -267,10 +270,10 @@ impl Store {
         }
     }
 
-    /// Forgets a gateway that has no lease.
+    /// Deletes a gateway without leases.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`]; the stored row is unchanged.
     pub async fn delete_installation(&self, gateway: GatewayInstanceId) -> Result<(), StoreError> {
         self.run(Op::DeleteInstallation(gateway)).await
     }
@@ -278,15 +281,15 @@ impl Store {
     /// Removes leases past their retention.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`]; the stored rows are unchanged.
     pub async fn delete_leases(&self, ids: Vec<LeaseId>) -> Result<(), StoreError> {
         self.run(Op::DeleteLeases(ids)).await
     }
 
-    /// Waits until everything that was asked for before is written.
+    /// Waits until all earlier operations are written.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`] if the wait failed.
     pub async fn flush(&self) -> Result<(), StoreError> {
         match &self.jobs {
             Ok(_) => self.run(Op::DeleteLeases(Vec::new())).await,
@@ -294,11 +297,11 @@ impl Store {
         }
     }
 
-    /// Ends the store in order: what was asked for before is written, everything goes into the one file, and the file
-    /// is closed. Nothing is written after that.
+    /// Shuts down the store: writes all earlier operations, moves the WAL into the database file, and closes
+    /// the file. Later operations fail.
     ///
     /// # Errors
-    /// [`StoreError`]: something of it could not be written.
+    /// [`StoreError`] if an operation could not be written.
     pub async fn finish(&self) -> Result<(), StoreError> {
         match &self.jobs {
             Ok(_) => self.run(Op::Finish).await,
@@ -310,7 +313,7 @@ impl Store {
         answer(self.ask(op)).await
     }
 
-    /// Has something done, in turn. The answer comes when it is durable.
+    /// Queues an operation. The reply is sent when the operation is durable.
     fn ask(&self, op: Op) -> Result<Answer, StoreError> {
         let jobs = self.jobs.as_ref().map_err(|why| StoreError::ReadOnly(why.to_string()))?;
         let (done, answer) = oneshot::channel();

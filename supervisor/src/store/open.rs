@@ -1,7 +1,7 @@
-//! Opening the store's file: what is made, what is refused, and what is only read.
+//! Opening of the store's file: creation, rejection, and read-only access.
 //!
-//! A file gets its name only when it is complete and synced (`.part`, then `.new`, then the name), so an empty file,
-//! or a `-wal` without its file, is never one that a crash of this program left.
+//! A file gets its name only when complete and synced (`.part`, then `.new`, then the name). Therefore a
+//! crash of this program never leaves an empty file, or a `-wal` without its database file.
 
 use super::{STORE_FILE, StoreError};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -17,20 +17,20 @@ pub(super) const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0002_time_namespace.sql")),
     M::up(include_str!("migrations/0003_progress.sql")),
 ];
-/// How long another program that looks into the file is waited for.
+/// Maximum wait for another program that has the file open.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
-/// A store's file, open.
+/// Open file of the store.
 pub(super) struct Opened {
     pub(super) connection: Connection,
-    /// Why it must not be written.
+    /// Reason why the file must not be written, if so.
     pub(super) read_only: Option<String>,
     pub(super) warnings: Vec<String>,
     pub(super) fresh: bool,
 }
 
 impl Opened {
-    /// What cannot be read of a newer file is shown as nothing; in a file of our own it is damage.
+    /// Treats unreadable content as empty in a newer program's file, and as damage in a file of our own.
     pub(super) fn unreadable<T: Default>(&self, error: StoreError) -> Result<T, StoreError> {
         match &self.read_only {
             Some(_) => {
@@ -42,12 +42,12 @@ impl Opened {
     }
 }
 
-/// The store's file in `dir`, with a suffix.
+/// Returns the path of the store's file in `dir`, with a suffix.
 pub(super) fn file(dir: &Path, suffix: &str) -> PathBuf {
     dir.join(format!("{STORE_FILE}{suffix}"))
 }
 
-/// Which file a path names, whatever happens to the path later.
+/// Returns device and inode of a path, which identify the file even if the path changes.
 pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
@@ -60,7 +60,7 @@ fn damaged(dir: &Path, why: impl Into<String>) -> StoreError {
     StoreError::Damaged { path: file(dir, ""), why: why.into() }
 }
 
-/// What an error of SQLite means for a file that is being opened.
+/// Maps SQLite errors during opening to store errors.
 fn judge(dir: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
     let dir = dir.to_owned();
     move |error| match error.sqlite_error_code() {
@@ -69,7 +69,7 @@ fn judge(dir: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
     }
 }
 
-/// Opens the store in `dir`, or makes it.
+/// Opens or creates the store in `dir`.
 pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
     let mut warnings = Vec::new();
     if file(dir, ".new").exists() {
@@ -107,7 +107,7 @@ pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
     Ok(Opened { connection, read_only: None, warnings, fresh })
 }
 
-/// The file of a newer program, open for reading only.
+/// Returns a read-only connection and the schema version if the file is from a newer program.
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
 pub(super) fn newer(dir: &Path) -> Result<Option<(Connection, i64)>, StoreError> {
     let connection = Connection::open_with_flags(file(dir, ""), OpenFlags::SQLITE_OPEN_READ_ONLY)?;
@@ -118,11 +118,11 @@ pub(super) fn newer(dir: &Path) -> Result<Option<(Connection, i64)>, StoreError>
     Ok((!known).then_some((connection, version)))
 }
 
-/// Opens the file for writing; it must be there.
+/// Opens an existing file for writing.
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
 pub(super) fn connect(dir: &Path) -> Result<Connection, StoreError> {
     let path = file(dir, "");
-    // SQLite gives the companions of the file the same mode.
+    // SQLite gives the `-wal` and `-shm` files the same mode.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
         .map_err(on_disk("keep it to this user"))?;
     let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -130,12 +130,12 @@ pub(super) fn connect(dir: &Path) -> Result<Connection, StoreError> {
     connection.pragma_update(None, "journal_mode", "WAL").map_err(judge(dir))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // The log is made with the first look into the file, and is to be there when its identity is asked for.
+    // SQLite creates the WAL file at the first read. The file must exist before its identity is read.
     connection.pragma_query_value(None, "schema_version", |row| row.get::<_, i64>(0)).map_err(judge(dir))?;
     Ok(connection)
 }
 
-/// Whether the pages of the file hang together. Rows that make no sense are another matter: they are quarantined.
+/// Checks the integrity of the pages. Invalid rows are handled separately, by quarantine.
 fn sound(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
     connection.pragma_update(None, "ignore_check_constraints", true)?;
     let said: String = connection
@@ -149,7 +149,7 @@ fn migrate(connection: &mut Connection) -> Result<(), String> {
     Migrations::from_slice(MIGRATIONS).to_latest(connection).map_err(|error| error.to_string())
 }
 
-/// Makes an empty store.
+/// Creates an empty store.
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
 fn make(dir: &Path) -> Result<(), StoreError> {
     let part = part(dir)?;
@@ -160,7 +160,7 @@ fn make(dir: &Path) -> Result<(), StoreError> {
     install(dir)
 }
 
-/// Removes what a crash left incomplete.
+/// Removes incomplete files of a crash.
 fn forget_part(dir: &Path) -> Result<(), StoreError> {
     for suffix in [".part", ".part-journal"] {
         match std::fs::remove_file(file(dir, suffix)) {
@@ -173,7 +173,7 @@ fn forget_part(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A new empty file that this user alone can read, for what is not complete yet.
+/// Creates a new empty file with mode 0600 for incomplete content.
 pub(super) fn part(dir: &Path) -> Result<PathBuf, StoreError> {
     forget_part(dir)?;
     let path = file(dir, ".part");
@@ -181,14 +181,14 @@ pub(super) fn part(dir: &Path) -> Result<PathBuf, StoreError> {
     Ok(path)
 }
 
-/// What was written as a part is whole, and may take the place of the file at any time.
+/// Marks the `.part` file as complete: it may now replace the store's file at any time.
 pub(super) fn complete(dir: &Path) -> Result<(), StoreError> {
     let part = file(dir, ".part");
     let synced = File::open(&part).and_then(|file| file.sync_all());
     synced.and_then(|()| std::fs::rename(&part, file(dir, ".new"))).map_err(on_disk("write it"))
 }
 
-/// Moves files of that name aside which are not of this program's making, or were left without their file.
+/// Renames files under the store's names that are not `ours`, or that were left without a database file.
 pub(super) fn move_aside(dir: &Path, ours: &[(u64, u64)]) -> Result<(), StoreError> {
     for suffix in ["", "-wal"] {
         let path = file(dir, suffix);
@@ -200,9 +200,9 @@ pub(super) fn move_aside(dir: &Path, ours: &[(u64, u64)]) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Gives a complete new file its name. Nothing has the old one open.
+/// Gives a complete new file its name. The old file must not be open.
 pub(super) fn install(dir: &Path) -> Result<(), StoreError> {
-    // What an index of another file says must not be believed.
+    // The index of another file must not be used.
     drop(std::fs::remove_file(file(dir, "-shm")));
     let renamed = std::fs::rename(file(dir, ".new"), file(dir, ""));
     renamed.and_then(|()| File::open(dir)?.sync_all()).map_err(on_disk("give it its name"))

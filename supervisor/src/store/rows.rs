@@ -1,4 +1,4 @@
-//! Rows and values. All SQL of this package stands here and in the migrations.
+//! Conversion between rows and values. All SQL of this package is here and in the migrations.
 
 use super::StoreError;
 use crate::core::admit::Installation;
@@ -27,7 +27,7 @@ INSERT OR REPLACE INTO leases (
     :last_evidence_json, :exit_kind, :exit_value, :stdout_base, :stdout_end, :stdin_written, :released
 )";
 
-/// SQLite's integers are signed; inodes and offsets keep their bits.
+/// Casts to SQLite's signed integers; inodes and offsets keep their bits.
 const fn sql(value: u64) -> i64 {
     value.cast_signed()
 }
@@ -107,13 +107,13 @@ pub(super) fn delete_leases(connection: &Connection, ids: &[LeaseId]) -> Result<
     Ok(())
 }
 
-/// Copies everything into an empty file, as one consistent version.
+/// Copies the database into an empty file, as one consistent version.
 pub(super) fn copy_into(connection: &Connection, path: &std::path::Path) -> Result<(), StoreError> {
     connection.execute("VACUUM INTO ?1", [path.to_string_lossy()])?;
     Ok(())
 }
 
-/// Writes everything that is in the log into the file.
+/// Moves the WAL into the database file.
 pub(super) fn into_one_file(connection: &Connection) -> Result<(), StoreError> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     Ok(())
@@ -245,7 +245,8 @@ fn lease(row: &Row<'_>) -> Result<Lease, StoreError> {
     })
 }
 
-/// A row that cannot be read whole, with what can be: it names no process, so that none is signalled for its sake.
+/// Recovers the readable part of a damaged row. The lease gets no pids, so that no process is signalled for
+/// it.
 fn salvage(row: &Row<'_>, why: &StoreError) -> Option<Lease> {
     let text = |column: &str| row.get::<_, String>(column).unwrap_or_default();
     let count = |column: &str| number(row, column).unwrap_or_default();
@@ -287,7 +288,7 @@ fn salvage(row: &Row<'_>, why: &StoreError) -> Option<Lease> {
     Some(lease)
 }
 
-/// Every lease, oldest first, and what could not be read.
+/// Returns all leases, oldest first, and a warning for each unreadable row.
 pub(super) fn leases(connection: &Connection) -> Result<(Vec<Lease>, Vec<String>), StoreError> {
     let mut statement = connection.prepare("SELECT * FROM leases ORDER BY started_at_ms, lease_id")?;
     let mut rows = statement.query([])?;
@@ -323,17 +324,17 @@ fn installation(row: &Row<'_>, gateway: GatewayInstanceId) -> rusqlite::Result<I
     })
 }
 
-/// What stands for a row that is not believed: it keeps its place, and nobody is let in by it.
+/// Creates a placeholder for an unreadable row: the id stays known, and the gateway is not admitted.
 fn damaged(gateway: GatewayInstanceId, why: &str) -> Installation {
     let home = Home { machine_id: String::new(), dev: 0, ino: 0 };
     let (progress, damaged) = (Progress::default(), Some(why.to_owned()));
     Installation { gateway, uid: NOBODY, home, epoch_max: 0, progress, damaged }
 }
 
-/// No user has this id: for the kernel it means that there is none.
+/// Invalid user id: the kernel uses this value for "no id".
 const NOBODY: u32 = u32::MAX;
 
-/// Every gateway installation, and what could not be read.
+/// Returns all gateway installations, and a warning for each unreadable row.
 pub(super) fn installations(connection: &Connection) -> Result<(Vec<Installation>, Vec<String>), StoreError> {
     let mut statement = connection.prepare("SELECT * FROM homes")?;
     let mut rows = statement.query([])?;

@@ -1,5 +1,5 @@
-//! The writer thread: takes all that waits, commits it once, and sees to it that the file is still the one that
-//! its name names.
+//! Writer thread: commits all queued operations at once, and checks that the open file is still the one under
+//! the store's name.
 
 use super::open::{self, file, identity};
 use super::{Health, Job, Op, StoreError, rows};
@@ -12,12 +12,12 @@ use tokio::sync::oneshot;
 
 const GROUP_MAX: usize = 512;
 
-/// The open file and where it belongs.
+/// Open file and its directory.
 pub(super) struct Disk {
     dir: PathBuf,
-    /// `None` only after the file was written anew and could not be opened yet.
+    /// `None` only while a rewritten file could not be opened yet.
     connection: Option<Connection>,
-    /// The file and its log, as they were when they were opened.
+    /// Identities of the database file and the WAL at the time of opening.
     ours: Vec<(u64, u64)>,
     health: Arc<Health>,
 }
@@ -25,7 +25,7 @@ pub(super) struct Disk {
 type Outcome = Result<(), StoreError>;
 type Answers = Vec<oneshot::Sender<Outcome>>;
 
-/// The file and its log, as the names say now.
+/// Returns the current identities of the database file and the WAL.
 fn in_place(dir: &Path) -> Vec<(u64, u64)> {
     ["", "-wal"].into_iter().filter_map(|suffix| identity(&file(dir, suffix))).collect()
 }
@@ -35,7 +35,7 @@ impl Disk {
         Self { ours: in_place(dir), dir: dir.to_owned(), connection: Some(connection), health }
     }
 
-    /// Writes until the last [`super::Store`] is gone.
+    /// Writes until the last [`super::Store`] is dropped.
     pub(super) fn write(mut self, queue: &Receiver<Job>) {
         while let Ok(first) = queue.recv() {
             let mut group = vec![first];
@@ -49,7 +49,7 @@ impl Disk {
                 tracing::warn!(%error, "the log stays beside the lease store's file, and nothing is lost by that");
             }
             for (outcome, answer) in outcomes.into_iter().zip(answers) {
-                // Nobody waits any more for one whose asker has gone; the row is written all the same.
+                // The requester may have gone away; the row is written all the same.
                 let _ = answer.send(outcome);
             }
             if finish.is_some() {
@@ -58,7 +58,8 @@ impl Disk {
         }
     }
 
-    /// Everything from the log goes into the file, and the file is closed: the last one to close it removes the log.
+    /// Moves the WAL into the database file and closes the file. The last connection to close removes the
+    /// WAL.
     fn finish(&mut self) -> Outcome {
         let Some(connection) = self.connection.take() else { return Ok(()) };
         rows::into_one_file(&connection)?;
@@ -87,7 +88,7 @@ impl Disk {
         for op in ops {
             let point = transaction.savepoint()?;
             let outcome = op.apply(&point);
-            // A savepoint that is dropped without a commit is rolled back.
+            // A savepoint dropped without a commit is rolled back.
             match &outcome {
                 Ok(()) => point.commit()?,
                 Err(error) => tracing::error!(%error, "the lease store refused a row"),
@@ -99,8 +100,8 @@ impl Disk {
         Ok(outcomes)
     }
 
-    /// A commit to a file that nobody finds again is none: where the name no longer leads to the open file, the
-    /// open file is what counts, and is written anew under its name. What was put in its place is moved aside.
+    /// Ensures that commits go to a file that can be found again. If the store's name no longer leads to the
+    /// open file, the open file is copied to that name, and the file found there is renamed.
     fn keep_place(&mut self) -> Result<(), StoreError> {
         if let Some(connection) = &self.connection {
             if in_place(&self.dir) == self.ours {
@@ -110,7 +111,7 @@ impl Disk {
             let part = open::part(&self.dir)?;
             rows::copy_into(connection, &part)?;
             open::complete(&self.dir)?;
-            // Before the old handle is closed: that removes the log by its name, whosever it is by now.
+            // Before the old handle is closed: closing removes the WAL by name, even a foreign one.
             open::move_aside(&self.dir, &self.ours)?;
             self.connection = None;
         }
@@ -129,7 +130,7 @@ impl Disk {
 }
 
 impl Op {
-    /// Whether there is nothing to write: it only waits its turn.
+    /// True if the operation writes no rows and only waits for its turn.
     fn is_nothing(&self) -> bool {
         match self {
             Self::DeleteLeases(ids) => ids.is_empty(),

@@ -1,5 +1,5 @@
-//! Control groups on Linux: finding them, making the part of the tree that leases live in, and trying whether all of
-//! it really works. What is decided about groups stands in [`crate::core::cgroup`] and [`crate::core::ladder`].
+//! Control groups on Linux: discovery, creation of the subtree for leases, and a functional test. Decisions
+//! about groups are in [`crate::core::cgroup`] and [`crate::core::ladder`].
 
 use crate::core::cgroup::{Cleared, Leaf, Members, Mount, Strange, Subtree, of_process};
 use crate::core::ladder::{Groups, Limits};
@@ -15,19 +15,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Groups below one lease that are looked into; an agent that makes more cannot be listed, and is walked.
+/// Maximum number of groups below one lease. With more, listing fails and processes are ended one at a time.
 const GROUPS_BELOW_MAX: usize = 4096;
-/// How long the process that is killed for a try may take to be gone.
+/// Time limit for the test process to end.
 const TRY: Duration = Duration::from_secs(2);
-/// The controllers that leases are limited with.
+/// Controllers used for limits of leases.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
-/// The mounted tree of control groups.
+/// Mounted cgroup v2 hierarchy.
 #[derive(Debug, Clone)]
 pub struct Tree(Mount);
 
 impl Tree {
-    /// Finds it.
+    /// Finds the mounted hierarchy.
     #[must_use]
     pub fn find() -> Option<Self> {
         Mount::parse(&fs::read_to_string("/proc/self/mountinfo").ok()?).map(Self)
@@ -38,10 +38,10 @@ impl Tree {
         dir.ok_or_else(|| io::Error::other(format!("the control group {group} is not below the mount")))
     }
 
-    /// Makes the group of a new lease. Returns what of its limits could not be set.
+    /// Creates the group of a new lease. Returns the limits that could not be set.
     ///
     /// # Errors
-    /// It cannot be made, or is there already.
+    /// The group cannot be created or already exists.
     pub fn make(&self, leaf: &Leaf, limits: &Limits) -> io::Result<Vec<String>> {
         let dir = self.dir(leaf.path())?;
         fs::create_dir(&dir)?;
@@ -49,27 +49,28 @@ impl Tree {
         Ok(limits.files().iter().filter(|limit| set(limit)).map(|(name, _)| (*name).to_owned()).collect())
     }
 
-    /// Moves a process there. The caller holds it as an un-reaped child, so that the number is surely its own.
+    /// Moves a process into the group. The caller has not reaped this child, so the pid cannot have been
+    /// reused.
     ///
     /// # Errors
-    /// The kernel does not allow it.
+    /// The kernel denied the move.
     pub fn join(&self, leaf: &Leaf, pid: i32) -> io::Result<()> {
         fs::write(self.dir(leaf.path())?.join("cgroup.procs"), pid.to_string())
     }
 
-    /// What is in the group of a lease. One that is not there holds nothing.
+    /// Returns the members of a lease's group. A missing group has none.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The group is unreadable.
     pub fn list(&self, leaf: &Leaf) -> io::Result<Members> {
-        // Should the whole tree have gone out of sight, that is no proof of anything.
+        // An unreachable hierarchy is an error and does not prove that the group is empty.
         fs::metadata(Path::new(&self.0.point).join("cgroup.procs"))?;
         let dir = self.dir(leaf.path())?;
         let mut pids = Vec::new();
         for group in below(&dir)? {
             match fs::read_to_string(group.join("cgroup.procs")) {
                 Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
-                // It is gone since, or holds threads of a process that is listed above it.
+                // Removed meanwhile, or it contains threads of a process listed in a parent group.
                 Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::Unsupported => {}
                 Err(error) => return Err(error),
             }
@@ -84,10 +85,11 @@ impl Tree {
         Ok(Members { pids, populated })
     }
 
-    /// Whether anything is in a recorded group that is not recognised, or below it. One that is not there holds nothing.
+    /// Checks whether an unrecognised group or a group below contains processes. A missing group contains
+    /// none.
     ///
     /// # Errors
-    /// It cannot be read, or is no group of this tree.
+    /// The group is unreadable or not part of this hierarchy.
     pub fn populated(&self, strange: &Strange) -> io::Result<bool> {
         fs::metadata(Path::new(&self.0.point).join("cgroup.procs"))?;
         let dir = self.dir(strange.path())?;
@@ -98,10 +100,10 @@ impl Tree {
         }
     }
 
-    /// SIGKILL to all that is in a group; then waits, for so long at most, until nothing is.
+    /// Sends SIGKILL to all processes of a group, then waits at most `wait` until the group is empty.
     ///
     /// # Errors
-    /// The kernel does not allow it.
+    /// The kernel denied the signal.
     pub fn kill(&self, cleared: &Cleared, wait: Duration) -> io::Result<()> {
         let dir = self.dir(cleared.leaf().path())?;
         match fs::write(dir.join("cgroup.kill"), "1").and_then(|()| wait_until_empty(&dir, wait)) {
@@ -110,15 +112,15 @@ impl Tree {
         }
     }
 
-    /// Removes a group with all that is below it. Nothing that holds a process can be removed.
+    /// Removes a group and all groups below. Groups with processes cannot be removed.
     ///
     /// # Errors
-    /// Something is still in there.
+    /// A group still contains processes.
     pub fn remove(&self, leaf: &Leaf) -> io::Result<()> {
         remove_all(&self.dir(leaf.path())?)
     }
 
-    /// Removes what was left of groups of leases that have ended, and nothing that holds a process.
+    /// Removes empty groups of ended leases.
     pub fn tidy(&self, subtree: &Subtree, living: &HashSet<LeaseId>) {
         let Ok(dir) = self.dir(&subtree.path()) else { return };
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -131,7 +133,7 @@ impl Tree {
         }
     }
 
-    /// Gives the subtree back. What still holds a process stays, and so does the supervisor's own group.
+    /// Removes the subtree at shutdown. Groups with processes and the supervisor's own group remain.
     pub fn give_back(&self, subtree: &Subtree) {
         self.tidy(subtree, &HashSet::new());
         if let Err(error) = self.dir(&subtree.path()).and_then(fs::remove_dir) {
@@ -139,9 +141,9 @@ impl Tree {
         }
     }
 
-    /// Makes the subtree ready: the directory, the controllers, and a try with a real process. `inert` is a program
-    /// that does nothing until its standard input ends. Returns whether groups can be used, and the controllers that
-    /// limit them.
+    /// Prepares the subtree: creates the directory, enables the controllers, and tests with a real process.
+    /// `inert` is a program that does nothing until end of file on its standard input. Returns the
+    /// availability of groups and the enabled controllers.
     #[must_use]
     pub fn prepare(&self, subtree: &Subtree, inert: &Path) -> (Groups, HashSet<&'static str>) {
         let none = |groups| (groups, HashSet::new());
@@ -172,8 +174,9 @@ impl Tree {
         }
     }
 
-    /// Turns on the controllers for the groups of leases, as far as they are delegated. A group with limits below it
-    /// may hold no process, so the supervisor moves into one of its own where it is alone and must.
+    /// Enables the delegated controllers for the groups of leases. A group with limits below may contain no
+    /// processes, so the supervisor moves into its own group if necessary and if no other process is in the
+    /// parent group.
     fn delegate(&self, subtree: &Subtree, base: &Path, dir: &Path) -> HashSet<&'static str> {
         let offered = words(&base.join(CONTROLLERS_FILE));
         let turn_on =
@@ -193,7 +196,7 @@ impl Tree {
         on
     }
 
-    /// Where the controllers are that groups in this subtree could be limited with.
+    /// Returns the available controllers for this subtree, for diagnostics.
     #[must_use]
     pub fn controllers(&self, subtree: &Subtree) -> Controllers {
         let base = self.dir(subtree.base()).unwrap_or_else(|_| PathBuf::from(&self.0.point));
@@ -215,7 +218,7 @@ impl Tree {
         fs::write(own.join("cgroup.procs"), me)
     }
 
-    /// Makes a group, moves a process there, kills it with the group, and removes the group.
+    /// Creates a group, moves a process into the group, kills both, and checks the result.
     fn try_out(&self, subtree: &Subtree, inert: &Path) -> io::Result<()> {
         let leaf = subtree.leaf(LeaseId::mint());
         self.make(&leaf, &Limits::default())?;
@@ -244,18 +247,18 @@ impl Tree {
             let left = self.list(leaf)?.populated;
             if left { Err(io::Error::other("cgroup.kill did not end a process")) } else { Ok(()) }
         });
-        // An own child: if the group did not end it, this does.
+        // A child of this process: ensures its end if `cgroup.kill` failed.
         child.kill()?;
         child.wait()?;
         tried
     }
 }
 
-/// Where the subtree of a state directory with this short id lies: in `root` if one is configured, else in the group
-/// of this process.
+/// Chooses the subtree for a state directory with this short id: below `root` if configured, otherwise below
+/// the group of this process.
 ///
 /// # Errors
-/// What is in the way of it.
+/// The obstacle.
 pub fn place(tree: Option<&Tree>, root: Option<&Path>, short_id: &str) -> Result<Subtree, Groups> {
     let tree = tree.ok_or(Groups::NotMounted)?;
     let base = match root {
@@ -268,7 +271,7 @@ pub fn place(tree: Option<&Tree>, root: Option<&Path>, short_id: &str) -> Result
     base.map(|base| Subtree::new(&base, short_id)).ok_or(Groups::OutOfSight)
 }
 
-/// The words of a file, one by one; none if it cannot be read.
+/// Returns the words of a file; empty if the file is unreadable.
 fn words(path: &Path) -> HashSet<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.split_ascii_whitespace().map(str::to_owned).collect()
@@ -278,12 +281,12 @@ fn says_populated(events: &str) -> bool {
     events.lines().any(|line| line == "populated 1")
 }
 
-/// A group that was removed, before or after its file was opened.
+/// True for errors caused by a removed group, before or after opening the file.
 fn is_gone(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NODEV))
 }
 
-/// A group and all that are below it, parents first.
+/// Returns a group and all groups below, parents first.
 fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = vec![dir.to_owned()];
     let mut next = 0;
@@ -316,7 +319,7 @@ fn remove_all(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits, for so long at most, until nothing is in a group. The kernel says when that changes.
+/// Waits at most `wait` until a group is empty. The kernel signals changes of `cgroup.events`.
 fn wait_until_empty(dir: &Path, wait: Duration) -> io::Result<()> {
     let until = Instant::now() + wait;
     let mut events = fs::File::open(dir.join("cgroup.events"))?;

@@ -1,4 +1,4 @@
-//! An open process on Linux: a pidfd and its directory in `/proc`, and what is read through them.
+//! Open process on Linux: a pidfd and the process's `/proc` directory, and reads through both.
 
 use crate::core::cgroup;
 use crate::core::lease::ProcessRecord;
@@ -14,12 +14,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 const PIDFS_MAGIC: i64 = 0x5049_4446;
-/// The largest environment that is read, in bytes; a longer one counts as unreadable.
+/// Maximum size of an environment, in bytes; a longer one counts as unreadable.
 const ENVIRON_BYTES_MAX: usize = 4 * 1024 * 1024;
 const STAT_BYTES_MAX: usize = 4096;
 const CGROUP_BYTES_MAX: usize = 64 * 1024;
 
-/// An open process.
+/// Open process.
 #[derive(Debug)]
 pub struct Handle {
     pub(super) id: HandleId,
@@ -34,7 +34,7 @@ impl Handle {
         parse_stat(&read_at(self.dir.as_ref()?.as_fd(), "stat", STAT_BYTES_MAX).ok()?)
     }
 
-    /// The same directory once more, for a thread that may keep it.
+    /// Duplicates the directory descriptor, for a reader thread that may be abandoned.
     pub(super) fn dir_again(&self) -> Option<OwnedFd> {
         self.dir.as_ref()?.try_clone().ok()
     }
@@ -49,28 +49,29 @@ impl Handle {
         cgroup::of_process(&String::from_utf8_lossy(&bytes))
     }
 
-    /// Its parent as its pidfd tells it, where the kernel does.
+    /// Returns the parent as reported by the pidfd; `None` if the kernel does not report it.
     pub(super) fn parent(&self) -> Option<i32> {
         raw_parent(self.pidfd.as_ref()?.as_fd())
     }
 
-    /// Its children, those that `/proc` does not list too.
+    /// Returns the children, including those hidden by `/proc`.
     pub(super) fn children(&self) -> Vec<i32> {
         let Some(dir) = &self.dir else { return Vec::new() };
         let found = children_in(&format!("/proc/self/fd/{}/task", dir.as_raw_fd()));
         found.into_iter().map(|child| child.pid).collect()
     }
 
-    /// Whether it runs. Read last: what was read before is of a process that still held its number then.
+    /// Returns the life state. Must be read last, to prove that the process held its pid during the earlier
+    /// reads.
     pub(super) fn life(&self, stat: Option<&Proc>, parent: Option<i32>) -> Life {
         match (self.reaped(), stat) {
             (Some(true), _) => Life::Gone,
-            // Its first thread may have ended before the others: a process is dead when its pidfd says so.
+            // The first thread may end before the others: a process is dead only when the pidfd is readable.
             (_, Some(stat)) if stat.zombie && self.ended() != Some(false) => Life::Zombie,
             (_, Some(_)) => Life::Running,
             (Some(false), None) => match self.ended() {
                 Some(true) => Life::Zombie,
-                // It is hidden, and its pidfd says the rest.
+                // Hidden by `/proc`, but the pidfd shows a running process.
                 Some(false) if parent.is_some() => Life::Running,
                 Some(false) | None => Life::Unreadable,
             },
@@ -79,14 +80,14 @@ impl Handle {
         }
     }
 
-    /// Whether all its threads have ended; `None` where the kernel does not say.
+    /// True if all threads have ended; `None` if the kernel does not report this.
     fn ended(&self) -> Option<bool> {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let fd = PollFd::new(self.pidfd.as_ref()?, PollFlags::IN);
         rustix::event::poll(&mut [fd], Some(&at_once)).ok().map(|ready| ready > 0)
     }
 
-    /// Whether its directory says that it was reaped. What is unreadable for another reason is no proof.
+    /// True if the `/proc` directory shows that the process was reaped. Other read errors are no proof.
     pub(super) fn is_gone(&self) -> bool {
         let Some(dir) = &self.dir else { return false };
         let stat = read_at(dir.as_fd(), "stat", STAT_BYTES_MAX);
@@ -122,7 +123,7 @@ impl OpenProcess for Handle {
     }
 }
 
-/// The inode of a pidfd, if the kernel keeps pidfds in pidfs.
+/// Returns the inode of a pidfd; `None` if the kernel has no pidfs.
 #[must_use]
 pub fn pidfs_inode(fd: BorrowedFd<'_>) -> Option<u64> {
     if rustix::fs::fstatfs(fd).ok()?.f_type != PIDFS_MAGIC {
@@ -148,13 +149,13 @@ fn read_at(dir: BorrowedFd<'_>, name: &str, bytes_max: usize) -> io::Result<Vec<
     }
 }
 
-/// What the environment of a process says. This can hang.
+/// Reads the lease marker from a process's environment. May hang.
 pub(super) fn marker_in(dir: &OwnedFd) -> Marker {
     read_at(dir.as_fd(), "environ", ENVIRON_BYTES_MAX)
         .map_or(Marker::Unreadable, |bytes| Marker::parse(&bytes))
 }
 
-/// What records without a lease are compared with. This can hang.
+/// Reads the facts that legacy records are compared to. May hang.
 pub(super) fn particulars_in(dir: &OwnedFd) -> Particulars {
     let argv = read_at(dir.as_fd(), "cmdline", ENVIRON_BYTES_MAX).ok().and_then(|bytes| {
         let text = String::from_utf8(bytes).ok()?;
@@ -167,7 +168,7 @@ pub(super) fn particulars_in(dir: &OwnedFd) -> Particulars {
     Particulars { argv, uid }
 }
 
-/// The children that the threads in a directory of tasks have. The kernel lists them whether `/proc` shows them or not.
+/// Returns the children of the threads in a task directory, including those hidden by `/proc`.
 pub(super) fn children_in(tasks: &str) -> Vec<Offspring> {
     let mut found = Vec::new();
     for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
@@ -179,13 +180,13 @@ pub(super) fn children_in(tasks: &str) -> Vec<Offspring> {
     found
 }
 
-/// Whether `/proc`, as `/proc/self/mountinfo` describes it, may hide processes of others.
+/// True if the mount options in `/proc/self/mountinfo` hide other users' processes in `/proc`.
 pub(super) fn may_hide(mountinfo: &str) -> bool {
     let mut of_proc = mountinfo.lines().filter_map(|line| {
         let (fields, filesystem) = line.split_once(" - ")?;
         (fields.split(' ').nth(4)? == "/proc").then_some(filesystem)
     });
-    // What was mounted last is what is seen.
+    // The last mount on the path is the visible one.
     let options = of_proc.next_back().unwrap_or_default().rsplit(' ').next().unwrap_or_default();
     options
         .split(',')

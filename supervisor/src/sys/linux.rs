@@ -1,5 +1,5 @@
-//! Linux: pidfds, pidfs inodes and `/proc` directory handles. The only file of this package with `unsafe` in it,
-//! for two system calls that no crate wraps, and for a descriptor that comes as a number.
+//! Linux implementation: pidfds, pidfs inodes and `/proc` directory handles. The only file of this package
+//! with `unsafe` code: two system calls without a wrapper crate, and descriptors given as numbers.
 
 #![expect(
     unsafe_code,
@@ -34,22 +34,22 @@ use std::time::Duration;
 const SO_PASSPIDFD: libc::c_int = 76;
 const SCM_PIDFD: libc::c_int = 4;
 const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 4;
-/// `PIDFD_GET_INFO` with its first, shortest answer.
+/// `PIDFD_GET_INFO` with its first and smallest structure.
 const PIDFD_GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as libc::Ioctl;
 const PIDFD_INFO_PID: u64 = 1;
 
-/// This machine.
+/// Access to the Linux system.
 #[derive(Debug)]
 pub struct Linux {
     next_handle: AtomicU64,
     here: Option<Scope>,
-    /// Whether pidfds are used where the kernel has them.
+    /// True if pidfds are used where available.
     pidfds: bool,
-    /// The control groups (v2), where they are mounted.
+    /// Control groups (v2), if mounted.
     groups: Option<Tree>,
-    /// Whether `/proc` may hide processes (hidepid).
+    /// True if `/proc` may hide processes (hidepid).
     hides: bool,
-    /// Reads that can hang.
+    /// Reads that may hang.
     reads: Reads,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn raw_signal(fd: BorrowedFd<'_>, signal: libc::c_int, flags: libc::c
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// The parent that the kernel names for a process, whatever `/proc` shows of it; `None` before Linux 6.13.
+/// Returns the parent of a process according to the kernel, independent of `/proc`; `None` before Linux 6.13.
 pub(super) fn raw_parent(pidfd: BorrowedFd<'_>) -> Option<i32> {
     /// The first 64 bytes of `struct pidfd_info`.
     #[repr(C)]
@@ -114,13 +114,13 @@ fn read_text(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// Where this process is.
+/// Reads the scope of this process.
 fn scope(init: NsInit) -> Option<Scope> {
     let boot_id = read_text("/proc/sys/kernel/random/boot_id")?;
     let pidns = rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino;
     let timens = match rustix::fs::stat("/proc/self/ns/time") {
         Ok(ns) => Some(ns.st_ino),
-        // The kernel has no time namespaces: all start times are of one clock.
+        // Without time namespaces all start times use one clock.
         Err(Errno::NOENT) => None,
         Err(_) => return None,
     };
@@ -134,7 +134,7 @@ impl Default for Linux {
 }
 
 impl Linux {
-    /// Reads where it runs.
+    /// Opens the system and reads the scope of this process.
     #[must_use]
     pub fn new() -> Self {
         let mut linux = Self {
@@ -154,13 +154,13 @@ impl Linux {
         linux
     }
 
-    /// As [`Linux::new`], without pidfds: what rung R3 has.
+    /// Like [`Linux::new`], without pidfds, as on containment level R3.
     #[must_use]
     pub fn without_pidfds() -> Self {
         Self { pidfds: false, ..Self::new() }
     }
 
-    /// The control groups (v2), where they are mounted.
+    /// Returns the control groups (v2), if mounted.
     #[must_use]
     pub const fn groups(&self) -> Option<&Tree> {
         self.groups.as_ref()
@@ -170,7 +170,7 @@ impl Linux {
         self.groups.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// This process, for the record.
+    /// Returns the record of this process.
     #[must_use]
     pub fn myself(&self) -> Option<ProcessRecord> {
         let pid = i32::try_from(std::process::id()).ok()?;
@@ -186,7 +186,7 @@ impl Linux {
         };
         let pidfd = match opened {
             Ok(fd) => Some(fd),
-            // EINVAL, on newer kernels ENOENT: the number is a thread's, not a process's.
+            // EINVAL, or ENOENT on newer kernels: the number belongs to a thread, not a process.
             Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => return Err(OpenError::Gone),
             Err(Errno::NOSYS | Errno::PERM) => None,
             Err(errno) => return Err(OpenError::Io(errno.into())),
@@ -194,7 +194,7 @@ impl Linux {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = match rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()) {
             Ok(fd) => Some(fd),
-            // One that is hidden can be there all the same: the kernel tells by refusing a signal.
+            // `/proc` may hide the process: signal 0 shows whether the pid exists.
             Err(Errno::NOENT)
                 if pidfd.is_none() && rustix::process::test_kill_process(number) == Err(Errno::SRCH) =>
             {
@@ -208,12 +208,12 @@ impl Linux {
         };
         let id = HandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
         let handle = Handle { id, pid, pidfd, dir, own_child };
-        // The directory was opened after the pidfd. Had the process been reaped in between, the two could be of
-        // different processes.
+        // The directory was opened after the pidfd. If the process had been reaped in between, they could
+        // belong to different processes.
         if handle.reaped() == Some(true) { Err(OpenError::Gone) } else { Ok(handle) }
     }
 
-    /// Tries what the kernel can do.
+    /// Probes the features of the kernel.
     #[must_use]
     pub fn probe(&self) -> Abilities {
         let me = i32::try_from(std::process::id()).ok().and_then(|pid| self.open_as(pid, false).ok());
@@ -225,7 +225,7 @@ impl Linux {
             signals: pidfd.or(dir.map(AsFd::as_fd)).is_some_and(sent),
             pidfd: pidfd.is_some(),
             pidfs_inode: pidfd.and_then(pidfs_inode).is_some(),
-            // Not a leader is an answer; an unknown flag is none.
+            // ESRCH (not a group leader) and EPERM prove that the flag is known; EINVAL does not.
             pidfd_group: matches!(group, Some(Ok(()) | Err(Errno::SRCH | Errno::PERM))),
             scm_pidfd: control_pair().is_ok_and(|(_, ours)| pass_pidfd(ours.as_fd()).is_ok()),
             proc_list: self.snapshot().is_ok_and(|list| !list.is_empty()),
@@ -248,7 +248,7 @@ impl Sys for Linux {
 
     fn glance(&self, handle: &Handle) -> Evidence {
         let stat = handle.stat();
-        // What `/proc` hides the pidfd tells.
+        // The pidfd provides facts that `/proc` hides.
         let parent = if stat.is_none() { handle.parent() } else { None };
         let life = handle.life(stat.as_ref(), parent);
         Evidence {
@@ -299,7 +299,7 @@ impl Sys for Linux {
         for entry in std::fs::read_dir("/proc")? {
             let name = entry?.file_name();
             let Some(pid) = name.to_str().and_then(|text| text.parse::<i32>().ok()) else { continue };
-            // A process that ended since it was listed is no longer of interest.
+            // A process that ended after the listing is no longer relevant.
             let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { continue };
             list.extend(parse_stat(&stat));
         }
@@ -310,7 +310,7 @@ impl Sys for Linux {
         if proof.handle() != handle.id {
             return Err(SignalError::WrongProof);
         }
-        // A /proc directory is as good as a pidfd here: both name a process, not a number.
+        // A /proc directory is as good as a pidfd here: both refer to a process, not a pid.
         let fd = handle.pidfd.as_ref().or(handle.dir.as_ref()).ok_or(SignalError::Gone)?;
         raw_signal(fd.as_fd(), number(signal), 0).map_err(signal_error)
     }
@@ -372,7 +372,7 @@ impl Sys for Linux {
 
     fn spoke(&self, child: &Handle, sender: &Sender) -> bool {
         let process = sender.pidfd.as_ref().and_then(|fd| pidfs_inode(fd.as_fd()));
-        // The number says enough of a child that holds it; a process that is gone has no descriptor any more.
+        // The pid identifies an unreaped child. The kernel gives no pidfd of a process that is gone.
         sender.pid == Some(child.pid) && process.zip(child.inode()).is_none_or(|(one, other)| one == other)
     }
 
@@ -410,16 +410,16 @@ impl Sys for Linux {
 
     fn parent(&self, pid: i32) -> Option<i32> {
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok().and_then(|stat| parse_stat(&stat));
-        // A number that was read a moment ago: what is looked for is a line, and a broken one is told by that.
+        // The pid was read just before and may be stale; a broken line of ancestors is noticed.
         stat.map(|stat| stat.ppid).or_else(|| self.open_as(pid, false).ok()?.parent())
     }
 }
 
-/// Takes over the listening Unix socket that a service manager left under a number before this program began. No
-/// child gets it.
+/// Takes over the listening Unix socket that a service manager opened before the start of this program and
+/// passed by number. Children do not inherit the socket.
 ///
 /// # Errors
-/// There is none.
+/// The descriptor is not open, or not a listening Unix socket.
 pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
     let fd = adopt(number)?;
     let unix = rustix::net::sockopt::socket_domain(&fd)? == rustix::net::AddressFamily::UNIX;
@@ -443,13 +443,13 @@ pub fn pass_pidfd(socket: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes over a descriptor that an earlier image of this process, or a service manager, left open, and closes it to
-/// all later ones. The caller names each number once, before this program has opened anything of its own.
+/// Takes over a descriptor that an earlier image of this process, or a service manager, left open, and marks
+/// it close-on-exec. The caller passes each number once, before this program has opened any descriptor.
 ///
 /// # Errors
-/// It is not open.
+/// The number is not open.
 pub fn adopt(number: i32) -> io::Result<OwnedFd> {
-    // SAFETY: a number that is not open gives EBADF; the flag of one that is open is all that is changed.
+    // SAFETY: a closed number gives EBADF; for an open one the call changes only the descriptor's flag.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -458,17 +458,17 @@ pub fn adopt(number: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Room for what the kernel says of one packet, credentials and a pidfd, aligned as its headers want. Whoever sends
-/// descriptors gets few of them in here.
+/// Buffer for the control messages of one packet, credentials and a pidfd, aligned for their headers. A
+/// sender cannot pass more than a few descriptors in this space.
 #[repr(C, align(8))]
 struct ControlSpace([u8; CONTROL_SPACE_BYTES]);
 
 const CONTROL_SPACE_BYTES: usize = 64;
 
-/// Receives one packet, without waiting. One of no bytes and of no sender is the end of all.
+/// Receives one packet without blocking. A packet of no bytes and without a sender is the end of the stream.
 ///
 /// # Errors
-/// `WouldBlock` when nothing is there yet.
+/// `WouldBlock` if no packet is available.
 pub fn recv_packet(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<Packet> {
     let mut space = ControlSpace([0; CONTROL_SPACE_BYTES]);
     let mut piece = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
@@ -483,7 +483,7 @@ pub fn recv_packet(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<Pack
         libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT)
     };
     let bytes = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-    // What had no room was not opened; it was sent all the same.
+    // Descriptors without room were sent but not opened.
     let cut = header.msg_flags & libc::MSG_CTRUNC != 0;
     let mut got = Packet { bytes, sender: Sender::default(), laden: cut };
     // SAFETY: the header is as the kernel filled it in; the macros stay within `msg_controllen` bytes of `space`.

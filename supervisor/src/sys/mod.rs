@@ -1,5 +1,5 @@
-//! The port to the operating system's processes. What is decided in [`crate::core`] is carried out through it, and
-//! nothing is signalled but through a handle that was opened before its evidence was read.
+//! Port to the operating system's processes. Carries out the decisions of [`crate::core`]. Signals are sent
+//! only through a handle that was opened before its evidence was read.
 
 pub mod cgroup;
 mod handle;
@@ -25,34 +25,34 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The signals that this program sends.
+/// Signals sent by this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Please end.
+    /// SIGTERM: requests an orderly end.
     Term,
-    /// Go on, so that a stopped process can take its SIGTERM.
+    /// SIGCONT: resumes a stopped process to let SIGTERM take effect.
     Cont,
-    /// Do nothing until you are ended: a tree that stands still cannot grow.
+    /// SIGSTOP: stops a process until SIGKILL, so that the tree cannot grow.
     Stop,
-    /// End.
+    /// SIGKILL: ends a process.
     Kill,
 }
 
-/// Why nothing could be opened.
+/// Error: a process could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such process (or the number is a thread's).
+    /// No such process (or the number belongs to a thread).
     #[error("there is no such process")]
     Gone,
-    /// The system does not allow or is out of resources.
+    /// Permission denied, or out of resources.
     #[error("the process cannot be opened")]
     Io(#[source] io::Error),
 }
 
-/// Why a signal was not sent.
+/// Error: a signal was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SignalError {
-    /// The proof is of another handle. Nothing was sent.
+    /// The proof belongs to another handle. Nothing was sent.
     #[error("the proof belongs to another process handle")]
     WrongProof,
     /// The process is gone.
@@ -66,96 +66,96 @@ pub enum SignalError {
     Io(#[source] io::Error),
 }
 
-/// Who sent a packet, as the kernel says.
+/// Sender of a packet according to the kernel.
 #[derive(Debug, Default)]
 pub struct Sender {
-    /// Its number then.
+    /// Pid at the time of sending.
     pub pid: Option<i32>,
-    /// The process, where the kernel gives it.
+    /// pidfd of the sender, if the kernel provides one.
     pub pidfd: Option<OwnedFd>,
 }
 
-/// A child of this process.
+/// Child of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offspring {
-    /// The thread of this process that forked it, or that it came to.
+    /// Thread of this process with the child: forked, or inherited as subreaper.
     pub thread: i32,
-    /// Its number.
+    /// Process id.
     pub pid: i32,
 }
 
-/// An open process.
+/// Open process.
 pub trait OpenProcess: Send + Sync + std::fmt::Debug + 'static {
-    /// Its number.
+    /// Returns the process id.
     fn pid(&self) -> i32;
 
-    /// What identifies it, for the record; `None` when its start time cannot be read.
+    /// Returns the recorded identity; `None` if the start time is unreadable.
     fn record(&self) -> Option<ProcessRecord>;
 
-    /// Its inode in pidfs, where the kernel has it.
+    /// Returns the pidfs inode, if the kernel provides one.
     fn inode(&self) -> Option<u64>;
 
-    /// A descriptor that is readable once the process has ended, where the kernel gives one.
+    /// Returns a descriptor that becomes readable when the process ends, if the kernel provides one.
     fn pidfd(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// The operating system.
+/// Interface to the operating system.
 pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
-    /// An open process: all evidence is read and all signals are sent through it.
+    /// Open process, through which all evidence is read and all signals are sent.
     type Handle: OpenProcess;
 
-    /// Where process numbers have their meaning here; `None` when it cannot be read.
+    /// Returns the scope in which pids are valid here; `None` if unreadable.
     fn here(&self) -> Option<Scope>;
 
     /// Opens a process.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] if the process is gone or cannot be opened.
     fn open(&self, pid: i32) -> Result<Arc<Self::Handle>, OpenError>;
 
-    /// Reads what the kernel keeps about a process itself, through a handle. The marker is not read: that alone can
-    /// take long.
+    /// Reads the kernel's facts about a process through a handle, without the marker, whose read may take
+    /// long.
     fn glance(&self, handle: &Self::Handle) -> Evidence;
 
-    /// Reads what the environment of a process says, through a handle. It lies in the memory of that process, which
-    /// may be out of reach: what takes too long is unreadable.
+    /// Reads the lease marker from a process's environment through a handle. The kernel reads it from the
+    /// memory of the process, which may hang: after a timeout the marker counts as unreadable.
     fn marker(&self, handle: &Self::Handle) -> Marker;
 
-    /// Reads everything there is to know through a handle.
+    /// Reads all evidence through a handle.
     fn evidence(&self, handle: &Self::Handle) -> Evidence {
-        // First, so that what was read last says whether it was of a process that still held its number.
+        // The marker comes first: the life state, read last, shows whether the process still held its pid.
         let marker = self.marker(handle);
         Evidence { marker, ..self.glance(handle) }
     }
 
-    /// Reads what records without a lease are compared with. Where nothing can be read, nothing is believed.
+    /// Reads the facts that legacy records are compared to. Without facts no record is believed.
     fn particulars(&self, _handle: &Self::Handle) -> Particulars {
         Particulars::default()
     }
 
-    /// What the environments of processes say, in this order: a hint on whom to open. What takes too long is
-    /// unreadable.
+    /// Reads the markers of processes by pid, in the same order: a hint about which processes to open. After
+    /// a timeout a marker counts as unreadable.
     fn peek_markers(&self, pids: &[i32]) -> Vec<Marker>;
 
-    /// Whether the process of a handle was not yet reaped: while it holds, its number means this process.
+    /// True if the process of a handle is not reaped yet. Until then its pid cannot be reused.
     fn holds_number(&self, handle: &Self::Handle) -> bool;
 
-    /// All processes: a hint on whom to open.
+    /// Lists all processes: a hint about which processes to open.
     ///
     /// # Errors
-    /// The list cannot be read.
+    /// The list is unreadable.
     fn snapshot(&self) -> io::Result<Vec<Proc>>;
 
     /// Sends a signal to a verified process.
     ///
     /// # Errors
-    /// [`SignalError`]; in each case nothing was sent.
+    /// [`SignalError`]; in any case nothing was sent.
     fn signal(&self, handle: &Self::Handle, proof: &Verified, signal: Signal) -> Result<(), SignalError>;
 
-    /// Sends a signal to the group that a verified process leads.
+    /// Sends a signal to the process group led by a verified process.
     ///
     /// # Errors
-    /// [`SignalError`]; [`SignalError::Gone`] too when the process leads no group.
+    /// [`SignalError`]; [`SignalError::Gone`] also if the process leads no group.
     fn signal_group(
         &self,
         handle: &Self::Handle,
@@ -163,110 +163,110 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
         signal: Signal,
     ) -> Result<(), SignalError>;
 
-    /// This process and its ancestors.
+    /// Returns the pids of this process and its ancestors.
     fn own_line(&self) -> HashSet<i32>;
 
-    /// The parent of a process; `None` when it cannot be read, or there is no such process.
+    /// Returns the parent of a process; `None` if unreadable or gone.
     fn parent(&self, pid: i32) -> Option<i32>;
 
-    /// Whether the list of processes may leave some out.
+    /// True if the process list may be incomplete.
     fn hides(&self) -> bool {
         false
     }
 
-    /// The children of a process, those that are left out of the list too.
+    /// Returns the children of a process, including those missing in the process list.
     fn children_of(&self, _handle: &Self::Handle) -> Vec<i32> {
         Vec::new()
     }
 
-    /// Starts a child with `control` as its standard input, and returns its number.
+    /// Starts a child with `control` as its standard input, and returns its pid.
     ///
     /// # Errors
-    /// It was not started.
+    /// The child was not started.
     fn start(&self, command: &mut Command, control: &OwnedFd) -> io::Result<i32>;
 
-    /// Limits the open files of a child that this process has just made and not reaped.
+    /// Limits the number of open files of an unreaped child of this process.
     ///
     /// # Errors
-    /// The limit is as it was.
+    /// The limit is unchanged.
     fn limit_open_files(&self, pid: i32, limit: Rlimit) -> io::Result<()>;
 
-    /// Opens a child that this process has just made and not reaped, so that its number is surely its own.
+    /// Opens an unreaped child of this process, whose pid cannot have been reused.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] if the child cannot be opened.
     fn open_child(&self, pid: i32) -> Result<Arc<Self::Handle>, OpenError>;
 
-    /// Whether an own child, which was not reaped then, sent a packet.
+    /// True if an unreaped child of this process sent a packet.
     fn spoke(&self, child: &Self::Handle, sender: &Sender) -> bool {
         let sender = sender.pidfd.as_ref().and_then(|fd| linux::pidfs_inode(fd.as_fd()));
         sender.zip(child.inode()).is_none_or(|(sender, child)| sender == child)
     }
 
-    /// Collects the exit status of an own child, if it has ended.
+    /// Returns the exit status of a child and reaps it, if it has exited.
     ///
     /// # Errors
-    /// It is no child of this process, or was collected before.
+    /// The process is not a child of this process, or was reaped before.
     fn collect(&self, child: &Self::Handle) -> io::Result<Option<ExitStatus>>;
 
-    /// The children of this process, dead ones too.
+    /// Returns the children of this process, including zombies.
     fn children(&self) -> Vec<Offspring>;
 
-    /// Collects a child whose exit status nobody wants; whether it was dead.
+    /// Reaps an orphan whose exit status is not needed. Returns true if it was dead.
     ///
     /// # Errors
-    /// It is no child of this process.
+    /// The process is not a child of this process.
     fn reap_stray(&self, pid: i32) -> io::Result<bool>;
 
-    /// Makes the control group of a new lease. Returns the limits that could not be set.
+    /// Creates the control group of a new lease. Returns the limits that could not be set.
     ///
     /// # Errors
-    /// It cannot be made, or is there already. A system without control groups makes none.
+    /// The group cannot be created or already exists, or the system has no control groups.
     fn make_group(&self, _leaf: &Leaf, _limits: &Limits) -> io::Result<Vec<String>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Moves a child that this process has just made and not reaped into the group of its lease.
+    /// Moves an unreaped child of this process into the group of its lease.
     ///
     /// # Errors
-    /// It stays where it is.
+    /// The child was not moved.
     fn join_group(&self, _leaf: &Leaf, _child: &Self::Handle) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// What is in the group of a lease and below it. A group that is not there holds nothing.
+    /// Returns the members of a lease's group and of the groups below. A missing group has none.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The group is unreadable.
     fn group_members(&self, _leaf: &Leaf) -> io::Result<Members> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Whether anything is in a recorded group that is not recognised. One that is not there holds nothing.
+    /// Checks whether an unrecognised group contains processes. A missing group contains none.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The group is unreadable.
     fn group_populated(&self, _strange: &Strange) -> io::Result<bool> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// SIGKILL to all that is in a group; then waits, for so long at most, until nothing is.
+    /// Sends SIGKILL to all processes of a group, then waits at most `wait` until the group is empty.
     ///
     /// # Errors
-    /// Nothing was signalled.
+    /// The kernel denied the signal.
     fn kill_group(&self, _cleared: &Cleared, _wait: Duration) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Removes the group of a lease that has ended, with all that is below it.
+    /// Removes the group of an ended lease, including the groups below.
     ///
     /// # Errors
-    /// A process is still in it.
+    /// A group still contains processes.
     fn remove_group(&self, _leaf: &Leaf) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Does work that reads many files, where it holds up nobody.
+    /// Runs work that reads many files as a blocking task.
     fn aside<T: Send + 'static>(
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,

@@ -6,7 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// A pair of connected packet sockets for one wrapper: first its end (blocking), then ours (not blocking).
+/// Creates connected packet sockets for one wrapper: the wrapper's blocking end, then our non-blocking end.
 ///
 /// # Errors
 /// The process is out of descriptors.
@@ -18,10 +18,10 @@ pub fn control_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((theirs, ours))
 }
 
-/// Has the kernel say with each packet who sent it.
+/// Makes the kernel attach the sender's credentials to each packet.
 ///
 /// # Errors
-/// The kernel does not.
+/// The kernel refused the option.
 pub fn pass_credentials(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
 }
@@ -41,13 +41,13 @@ pub fn send_with_fds(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_
     Ok(())
 }
 
-/// A packet that was received.
+/// Received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// How many bytes it has.
+    /// Size in bytes.
     pub bytes: usize,
-    /// Who sent it, where [`pass_credentials`] and [`super::linux::pass_pidfd`] were asked.
+    /// Sender, if [`pass_credentials`] and [`super::linux::pass_pidfd`] are enabled.
     pub sender: Sender,
-    /// Descriptors came with it. They are closed.
+    /// True if descriptors came with the packet. They are closed already.
     pub laden: bool,
 }

@@ -1,4 +1,4 @@
-//! People: users and groups as the system knows them, and what people want to read about processes.
+//! User and group lookup, and memory usage of processes for reports.
 
 use crate::core::tenant::Account;
 use nix::unistd::{Gid, Group, Uid, User};
@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::io;
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
-/// Resident memory of these processes together, in bytes; `None` where it cannot be read.
+/// Returns the total resident memory of these processes, in bytes; `None` if unreadable.
 #[must_use]
 pub fn memory_bytes(pids: &[i32]) -> Option<u64> {
     if pids.is_empty() {
@@ -19,26 +19,26 @@ pub fn memory_bytes(pids: &[i32]) -> Option<u64> {
     Some(wanted.iter().filter_map(|pid| system.process(*pid)).map(sysinfo::Process::memory).sum())
 }
 
-/// The user with this number, if there is one.
+/// Returns the user with this id, if any.
 ///
 /// # Errors
-/// The system's list of users cannot be read.
+/// The user database is unreadable.
 pub fn account(uid: u32) -> io::Result<Option<Account>> {
     Ok(User::from_uid(Uid::from_raw(uid))?.map(of))
 }
 
-/// The user with this name, if there is one.
+/// Returns the user with this name, if any.
 ///
 /// # Errors
-/// As [`account`].
+/// Same as [`account`].
 pub fn account_named(name: &str) -> io::Result<Option<Account>> {
     Ok(User::from_name(name)?.map(of))
 }
 
-/// The number of the group with this name, if there is one.
+/// Returns the id of the group with this name, if any.
 ///
 /// # Errors
-/// The system's list of groups cannot be read.
+/// The group database is unreadable.
 pub fn group_named(name: &str) -> io::Result<Option<u32>> {
     Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()))
 }

@@ -1,6 +1,7 @@
-//! Reading what can hang. The kernel takes environment and arguments of a process out of its memory, and waits for as
-//! long as that is locked: for ever, where a thread of it sits in a disk that does not answer. Such a read is done by
-//! a thread that can be left behind; what it was about counts as unread, and is not tried again before it is back.
+//! Reads that may hang. The kernel reads environment and arguments from the memory of a process and waits
+//! while that memory is locked: forever if one of its threads is blocked on a dead disk. Such a read runs on
+//! a thread that can be abandoned. Its process counts as unreadable and is not read again until the thread
+//! has returned.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,27 +9,27 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long one process may take. A busy machine makes no process unread; one that hangs costs this once.
+/// Time limit of one read. Long enough for a busy machine; a hanging process costs this time once.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Threads that are left behind at most. Beyond that nothing is read any more until one is back.
+/// Maximum number of abandoned threads. At the maximum, no reads are done until a thread returns.
 const LEFT_MAX: usize = 32;
-/// Answers that wait for the one who asked.
+/// Maximum number of queued answers.
 const ANSWERS_MAX: usize = 64;
 
-/// One read about one process.
+/// Read of one process.
 pub(super) struct Read<T> {
-    /// The process.
+    /// Process id.
     pub(super) pid: i32,
-    /// The read.
+    /// Function that reads.
     pub(super) read: Box<dyn FnOnce() -> T + Send>,
 }
 
-/// The reads of one system.
+/// Executor of reads.
 #[derive(Debug)]
 pub(super) struct Reads {
     patience: Duration,
     left_max: usize,
-    /// Processes whose read hangs, each with whether the thread is back.
+    /// Processes with a hanging read, each with a flag that is set when the thread has returned.
     left: Mutex<HashMap<i32, Arc<AtomicBool>>>,
 }
 
@@ -45,7 +46,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 type Queue<T> = Arc<Mutex<VecDeque<(usize, Read<T>)>>>;
 
 impl Reads {
-    /// Does the reads in order. `None` for each that hangs, or that hung before and is not back.
+    /// Runs the reads in order. Returns `None` for each read that hangs, or whose process still has a hanging
+    /// read.
     pub(super) fn each<T: Send + 'static>(&self, reads: Vec<Read<T>>) -> Vec<Option<T>> {
         let mut answers: Vec<Option<T>> = reads.iter().map(|_| None).collect();
         let pids: Vec<i32> = reads.iter().map(|read| read.pid).collect();
@@ -71,7 +73,7 @@ impl Reads {
         answers
     }
 
-    /// The one read.
+    /// Runs a single read.
     pub(super) fn one<T: Send + 'static>(
         &self,
         pid: i32,
@@ -80,13 +82,14 @@ impl Reads {
         self.each(vec![Read { pid, read: Box::new(read) }]).pop().flatten()
     }
 
-    /// Lets a thread go through a queue. The place of the read that hangs, if one does; the rest is in the queue then.
+    /// Runs a queue on a new thread. Returns the index of a hanging read, if any; the queue then contains the
+    /// rest.
     fn run<T: Send + 'static>(
         &self,
         queue: &Queue<T>,
         answers: &mut [Option<T>],
     ) -> Option<(usize, Arc<AtomicBool>)> {
-        // Room for the place of each read before it begins, and for its answer.
+        // Carries the index of each read at the start, and the answer at the end.
         let (say, said) = sync_channel(ANSWERS_MAX);
         let back = Arc::new(AtomicBool::new(false));
         let (theirs, flag) = (Arc::clone(queue), Arc::clone(&back));
@@ -110,7 +113,7 @@ impl Reads {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return None,
-                // Nothing began: the thread has had no processor yet.
+                // No read has begun: the thread has not been scheduled yet.
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some(at) = begun {
                         return Some((at, back));
@@ -129,7 +132,7 @@ enum Said<T> {
 fn go_through<T>(queue: &Queue<T>, say: &SyncSender<Said<T>>) {
     loop {
         let Some((at, next)) = lock(queue).pop_front() else { return };
-        // Nobody listens any more: what is left was taken back.
+        // The receiver is gone: the rest of the queue was taken back.
         if say.send(Said::Begins(at)).is_err() || say.send(Said::Read(at, (next.read)())).is_err() {
             return;
         }

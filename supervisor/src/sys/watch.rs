@@ -1,4 +1,4 @@
-//! Waiting for what the kernel says, without a thread for each wait.
+//! Asynchronous waits for kernel events, without a thread for each wait.
 
 use crate::sys::linux::{self, Linux};
 use crate::sys::packet::{self, Packet};
@@ -14,18 +14,18 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
 
-/// How often a child is asked for where the kernel has no pidfds.
+/// Poll interval for a child if the kernel has no pidfds.
 const POLL: Duration = Duration::from_millis(50);
 
-/// An own child, to be waited for and collected once.
+/// Child of this process, to be waited for and reaped once.
 #[derive(Debug)]
 pub struct Child<S: Sys = Linux> {
     sys: Arc<S>,
     handle: Arc<S::Handle>,
-    /// The pidfd becomes readable when the process ends, as a pipe does when data comes.
+    /// pidfd, which becomes readable when the process ends, as a pipe does when data arrives.
     ready: Option<pipe::Receiver>,
     status: Option<ExitStatus>,
-    /// The last try to collect it failed, and that was said.
+    /// True if the last attempt to reap failed and was logged.
     failing: bool,
 }
 
@@ -42,19 +42,19 @@ impl<S: Sys> Child<S> {
         Ok(Self { sys, handle, ready, status: None, failing: false })
     }
 
-    /// The handle.
+    /// Returns the handle.
     #[must_use]
     pub const fn handle(&self) -> &Arc<S::Handle> {
         &self.handle
     }
 
-    /// How it ended, if it has and was collected.
+    /// Returns the exit status, if the child has been reaped.
     #[must_use]
     pub const fn status(&self) -> Option<ExitStatus> {
         self.status
     }
 
-    /// Waits until it has ended and collects it. Safe to cancel; once it has returned it returns at once again.
+    /// Waits for the end of the child and reaps it. Cancel-safe; later calls return the same status at once.
     pub async fn ended(&mut self) -> ExitStatus {
         let mut woken = false;
         loop {
@@ -63,11 +63,11 @@ impl<S: Sys> Child<S> {
             }
             match self.sys.collect(&self.handle) {
                 Ok(Some(status)) => self.status = Some(status),
-                // It is no child of ours, or was collected: there is nothing more to learn.
+                // Not a child of this process, or reaped before: the status cannot be determined.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::CHILD) => {
                     self.status = Some(ExitStatus::Unknown);
                 }
-                // Anything else says nothing about the child: what may live is not called dead.
+                // Other errors say nothing about the child, which may still be running.
                 Err(error) => {
                     if !self.failing {
                         tracing::error!(pid = self.handle.pid(), %error, "a child cannot be waited for; it is tried again");
@@ -76,7 +76,7 @@ impl<S: Sys> Child<S> {
                     tokio::time::sleep(POLL).await;
                 }
                 Ok(None) => match &self.ready {
-                    // Readable and not to be collected happens only while a tracer holds on to it.
+                    // Readable but not reapable happens only while a tracer holds the process.
                     Some(ready) if !woken => {
                         woken = true;
                         if let Err(error) = ready.readable().await {
@@ -90,55 +90,55 @@ impl<S: Sys> Child<S> {
     }
 }
 
-/// Why the control socket of a wrapper gave no message.
+/// Error of a wrapper's control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The socket failed.
     #[error("the wrapper's control socket failed")]
     Io(#[from] io::Error),
-    /// The wrapper said something else.
+    /// The wrapper sent an invalid message.
     #[error("the wrapper broke its protocol")]
     Wire(#[from] WireError),
 }
 
-/// What came over a control socket. Whoever holds its other end may have sent it.
+/// Packet from a control socket. Any process with access to the other end may have sent it.
 #[derive(Debug)]
 pub struct Heard {
     message: Result<FromWrapper, WireError>,
     sender: Sender,
-    /// Descriptors came with it. A wrapper sends none.
+    /// True if descriptors came with the packet. A wrapper sends none.
     laden: bool,
 }
 
-/// Why nobody listens to what was heard.
+/// Reason to ignore a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stranger {
-    /// Another process than the wrapper sent it.
+    /// A process other than the wrapper sent the packet.
     Other,
-    /// Descriptors came with it.
+    /// Descriptors came with the packet.
     Laden,
 }
 
 impl Heard {
     fn of(packet: Packet, bytes: &[u8]) -> Option<Self> {
         let Packet { bytes: count, sender, laden } = packet;
-        // The end has no sender.
+        // The end of the stream has no sender.
         if count == 0 && sender.pid.is_none() {
             return None;
         }
         Some(Self { message: wire::decode(bytes.get(..count).unwrap_or_default()), sender, laden })
     }
 
-    /// A packet that is larger than any message.
+    /// Creates the result for a packet larger than any message.
     fn cut() -> Self {
         let message = wire::decode(&[]);
         Self { message, sender: Sender::default(), laden: false }
     }
 
-    /// The message, if the wrapper itself sent it.
+    /// Returns the message, if the wrapper itself sent the packet.
     ///
     /// # Errors
-    /// Why it counts for nothing.
+    /// The reason to ignore the packet.
     pub fn from<S: Sys>(
         self,
         sys: &S,
@@ -154,7 +154,7 @@ impl Heard {
 /// The supervisor's end of a wrapper's control socket.
 #[derive(Debug)]
 pub struct Control {
-    /// A packet socket; for the runtime it behaves as a datagram socket does.
+    /// Packet socket, which the runtime can treat as a datagram socket.
     socket: UnixDatagram,
 }
 
@@ -162,21 +162,21 @@ impl Control {
     /// Takes over a connected, non-blocking packet socket.
     ///
     /// # Errors
-    /// The runtime cannot watch it.
+    /// The runtime cannot watch the socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let socket = UnixDatagram::from_std(std::os::unix::net::UnixDatagram::from(socket))?;
         Ok(Self { socket })
     }
 
-    /// The socket, with what waits in it.
+    /// Returns the socket, including unread packets.
     ///
     /// # Errors
-    /// The runtime does not let go of it.
+    /// The runtime cannot release the socket.
     pub fn into_fd(self) -> io::Result<OwnedFd> {
         Ok(self.socket.into_std()?.into())
     }
 
-    /// The next message, whoever it is of; `None` when nobody holds the other end any more. Safe to cancel.
+    /// Receives the next packet from any sender; `None` once the other end is closed everywhere. Cancel-safe.
     ///
     /// # Errors
     /// [`ControlError::Io`].
@@ -193,21 +193,21 @@ impl Control {
         }
     }
 
-    /// What lies in the socket now, without waiting: the last words of a wrapper that has ended. Another process may
-    /// hold its end of the socket by now, so the end of the stream is not waited for.
+    /// Reads all waiting packets without blocking: the last messages of an exited wrapper. Another process
+    /// may hold the wrapper's end of the socket, so the end of the stream is not awaited.
     #[must_use]
     pub fn last_words(&self) -> Vec<Heard> {
-        // A socket holds few packets, whoever fills it.
+        // A socket buffer holds only a limited number of packets.
         const WORDS_MAX: usize = 1024;
         let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
         let next = || Heard::of(linux::recv_packet(self.socket.as_fd(), &mut bytes).ok()?, &bytes);
         std::iter::from_fn(next).take(WORDS_MAX).collect()
     }
 
-    /// Sends a message with descriptors. The messages are few and small: the socket never fills.
+    /// Sends a message with descriptors. Messages are few and small, so the socket never fills up.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError`] if the message was not sent.
     pub fn send(&self, message: &ToWrapper, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
         let packet = wire::encode(message, CONTROL_BYTES_MAX)?;
         Ok(packet::send_with_fds(self.socket.as_fd(), &packet, fds)?)

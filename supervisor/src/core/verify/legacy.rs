@@ -1,10 +1,11 @@
-//! Records from before there were leases: a pid, a wrapper's directory or a command string, and nothing that could not
-//! be another process's by now. They are believed only where something that runs agrees with them:
+//! Verification of records from before leases existed. They contain only a pid, a wrapper directory or a
+//! command string, all of which another process may match by now. A record is believed only if a running
+//! process agrees:
 //!
 //! - the root process must run;
-//! - where a generated wrapper is expected, it must be one of that wrapper root;
-//! - elsewhere its argv must be the command, compared as a vector, and say more than the name of a program;
-//! - a pid alone is never enough, and what belongs to a lease, to another user or cannot be read is left alone.
+//! - if a generated wrapper is expected, the process must be a wrapper of that wrapper root;
+//! - otherwise its argv must equal the recorded command as a vector (a program name alone is not enough);
+//! - a pid alone is never enough, and a process with a lease, of another user, or unreadable is left alone.
 //!
 //! Source: seed 001, "Compatibility Notes".
 
@@ -12,62 +13,61 @@ use super::{Evidence, Guard, Life, Marker, Verdict, owned};
 use serde::Deserialize;
 use std::path::{Component, Path};
 
-/// Programs that run a generated wrapper, which then is their first argument that is no option.
+/// Programs that run a generated wrapper, which then is their first non-option argument.
 const INTERPRETERS: &[&str] = &["node", "bun", "deno"];
 
-/// One legacy record, as session and process files of OpenClaw and acpx have it. What it says beyond this is nobody's
-/// business here.
+/// Legacy record in the session and process files of OpenClaw and acpx. Other fields are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
 pub struct Record {
-    /// The session, for people.
+    /// Session, for reports.
     #[serde(alias = "sessionKey", alias = "session_key", alias = "acpx_record_id", alias = "acpxRecordId")]
     pub session: Option<String>,
-    /// Its lease: with one it is no legacy record.
+    /// Lease of the session; a record with a lease is not a legacy record.
     #[serde(alias = "leaseId")]
     pub lease_id: Option<String>,
-    /// The root process.
+    /// Root process.
     #[serde(alias = "rootPid", alias = "root_pid")]
     pub pid: Option<i64>,
-    /// Where the generated wrapper lies, if one is expected.
+    /// Directory of the generated wrapper, if one is expected.
     #[serde(alias = "wrapperRoot")]
     pub wrapper_root: Option<String>,
-    /// The wrapper itself.
+    /// Path of the wrapper.
     #[serde(alias = "wrapperPath")]
     pub wrapper_path: Option<String>,
-    /// What was run, as one string with a shell's quotes.
+    /// Command line as one string with shell quoting.
     #[serde(alias = "agent_command", alias = "agentCommand", alias = "rootCommand")]
     pub command: Option<String>,
-    /// The same as a vector.
+    /// Command line as a vector.
     #[serde(alias = "agent_argv", alias = "agentArgv")]
     pub argv: Option<Vec<String>>,
-    /// Which process the pid meant.
+    /// Identity of the process at the time of recording.
     #[serde(alias = "processIdentity")]
     pub identity: Option<RecordedIdentity>,
 }
 
-/// Which process a pid meant when it was recorded.
+/// Identity of a process at the time of recording.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RecordedIdentity {
-    /// The boot.
+    /// Boot id.
     #[serde(alias = "bootId")]
     pub boot_id: String,
-    /// When it started, in clock ticks since then.
+    /// Start time, in clock ticks since boot.
     #[serde(alias = "startTicks")]
     pub start_ticks: u64,
 }
 
-/// What is read of a process for the sake of such a record, through the same handle as the rest.
+/// Additional facts about a process that legacy records need, read through the same handle as the evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Particulars {
-    /// Its arguments.
+    /// Arguments of the process.
     pub argv: Option<Vec<String>>,
-    /// Its user.
+    /// User id of the process.
     pub uid: Option<u32>,
 }
 
-/// Whether the process that a legacy record speaks of is the one that is there now. `owner` is the user whose record
-/// it is.
+/// Decides whether the current process with a legacy record's pid is the recorded one. `owner` is the user
+/// that the record belongs to.
 #[must_use]
 pub fn verify_legacy(
     record: &Record,
@@ -107,7 +107,8 @@ pub fn verify_legacy(
     agrees.map_or_else(|verdict| verdict, |()| owned(now, guard))
 }
 
-/// A child of a verified process of such a tree, which still held its number after the evidence was read.
+/// Decides about a child of a verified legacy process. The parent must still have its pid after the evidence
+/// was read.
 #[must_use]
 pub fn verify_legacy_child(parent: i32, now: &Evidence, guard: &Guard) -> Verdict {
     match now.life {
@@ -138,7 +139,7 @@ fn same_process(record: &Record, now: &Evidence) -> Result<(), Verdict> {
     }
 }
 
-/// What carries the mark of a lease, or may carry one, is not a legacy record's.
+/// Rejects processes that carry or may carry a lease marker: they do not belong to legacy records.
 fn free(now: &Evidence) -> Result<(), Verdict> {
     match now.marker {
         Marker::Missing => Ok(()),
@@ -152,7 +153,7 @@ fn wrapper_agrees(record: &Record, root: &Path, argv: &[String], exe: Option<&st
         return Err(Verdict::Unknown("the wrapper root of the record is no directory of its own"));
     }
     let Some(exe) = exe else { return Err(Verdict::Unknown("its program cannot be read")) };
-    // A program that was replaced since it was started is still the one that was started.
+    // A program whose file was replaced since the start is still the started one.
     let exe = Path::new(exe.strip_suffix(" (deleted)").unwrap_or(exe));
     let below = |path: &Path| is_plain(path) && path != root && path.starts_with(root);
     let runs_script = exe.file_name().and_then(|n| n.to_str()).is_some_and(|n| INTERPRETERS.contains(&n));
@@ -188,8 +189,8 @@ fn command_agrees(record: &Record, live: &[String]) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// Splits a command into its words as a shell would that expands nothing. `None` for what cannot be split, or asks
-/// for more than splitting.
+/// Splits a command line into words by shell quoting rules, without expansions. Returns `None` for unbalanced
+/// quotes and for shell operators or expansions.
 #[must_use]
 pub fn split(command: &str) -> Option<Vec<String>> {
     let (mut words, mut word): (Vec<String>, Option<String>) = (Vec::new(), None);
