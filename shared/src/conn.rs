@@ -1,7 +1,7 @@
 //! Local sockets: listening, connecting, typed frames in both directions, and the handshake.
 //!
-//! `interprocess` makes the sockets (never under an abstract name, whose mode the kernel ignores); frames are cut by tokio-util's
-//! length-delimited codec with the same limit as [`crate::wire`].
+//! Sockets come from `interprocess` (never under an abstract name, whose mode the kernel ignores). Frames are
+//! split by tokio-util's length-delimited codec with the same limit as [`crate::wire`].
 
 use crate::protocol::{
     FRAME_BYTES_MAX, Hello, Marks, Refusal, RefusalCode, Reply, Request, Rollback, ToClient, ToSupervisor,
@@ -323,8 +323,7 @@ async fn open_with(
         if let Some(marks) = marks {
             conn.sender.feed(&ToSupervisor::Marks(marks)).await?;
         }
-        // A supervisor that refuses the Hello may close before it has read the marks. Its answer is therefore
-        // read before an error of the write is reported.
+        // A refusing supervisor may close before it reads the marks: read its answer before reporting `sent`.
         let sent = conn.sender.flush().await;
         match conn.receiver.recv().await? {
             Some(ToClient::Welcome(welcome)) => sent.map(|()| (conn, welcome)),

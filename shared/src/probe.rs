@@ -1,5 +1,5 @@
-//! Look-ups of programs and directories as the user of this process: in the supervisor's file helper, and in commands that
-//! run without a gateway.
+//! Look-ups of programs and directories as the user of this process: in the supervisor's file helper, and in
+//! commands that run without a gateway.
 
 use crate::files::FilesError;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags};

@@ -132,7 +132,7 @@ pub struct Home {
     pub ino: u64,
 }
 
-/// Durable progress of a gateway: values that are on disk in its database when it connects.
+/// Durable progress of a gateway: values on disk in its database when it connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
     /// Random id of this start of the gateway. The same epoch with another start id means that the database
@@ -147,7 +147,7 @@ pub struct Marks {
     pub accepts_loss: bool,
 }
 
-/// Recorded progress of a gateway whose database is behind that record.
+/// Recorded progress of a gateway with an older database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rollback {
     /// Refusal that lists the values behind the record, and the next step for the operator.

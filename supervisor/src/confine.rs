@@ -9,7 +9,7 @@ use acp_shared::ids::GatewayInstanceId;
 use std::io;
 use std::sync::Arc;
 
-/// Gateway that requests a process, with the identity that the kernel reported when it connected.
+/// Gateway requesting a process, with its peer identity from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Customer {
     /// Installation of the gateway.

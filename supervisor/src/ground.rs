@@ -120,7 +120,7 @@ pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) ->
     let (me, scope) = who_and_where(&sys)?;
     let limits = limits::held(rung, &abilities, config);
     let mut warnings = Vec::new();
-    // If the children cannot be determined, assume that there are some.
+    // Without a readable process list, assume existing children.
     let alone = sys.snapshot().is_ok_and(|all| !all.is_empty() && all.iter().all(|p| p.ppid != me.pid));
     if !alone || !sys.children().is_empty() {
         // As subreaper, orphans of unrelated children could not be distinguished from those of the own trees.

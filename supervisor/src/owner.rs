@@ -529,8 +529,7 @@ impl Owner {
             return ended("has ended and nothing of its streams is kept");
         }
         if entry.lease.exit.is_none() {
-            // The end was not observed. To answer "nothing was written" could make a gateway send a prompt
-            // twice (H6).
+            // The end was not observed: "nothing was written" could make a gateway send a prompt twice (H6).
             return ended("lost its streams when its supervisor died; what was written to it is not known");
         }
         let log = context.logs.log(entry.lease.gateway, &entry.lease.session_key);

@@ -104,7 +104,7 @@ fn examine<S: Sys>(sys: &S, lease: &Lease, watch: &Watch, scene: &Scene<'_>) -> 
     Examined { plan: plan(lease, &findings), found, looked, guard }
 }
 
-/// Identity of this supervisor, and the processes that it must not signal.
+/// Identity of this supervisor, and the processes protected from its signals.
 #[derive(Debug, Clone)]
 pub struct Watch {
     /// Process record of this supervisor, as stored in leases.

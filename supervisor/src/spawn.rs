@@ -262,7 +262,7 @@ pub(crate) async fn start_wrapper<S: Sys>(
     Ok(Wrapper { child, control, path, unlimited })
 }
 
-/// Wrapper that was started and moved to its cgroup.
+/// Started wrapper, already in its cgroup.
 struct Prepared<H> {
     path: PathBuf,
     handle: Arc<H>,
@@ -281,7 +281,7 @@ fn prepare<S: Sys>(
     let unlimited = group.map_or(Ok(Vec::new()), |(leaf, limits)| context.sys.make_group(leaf, limits));
     let unlimited = unlimited.map_err(doing("make the control group"))?;
     let handle = exec(context, &path, launch, control)?;
-    // The wrapper waits for its first message, so all processes that it starts later are in the cgroup.
+    // The wrapper waits for its first message, so its later children start inside the cgroup.
     if let Some(Err(error)) = group.map(|(leaf, _)| context.sys.join_group(leaf, &handle)) {
         // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
         context.forget_child(handle.pid());

@@ -76,8 +76,7 @@ pub fn look<S: Sys>(context: &Context<S>, sys: &S) {
         }
         let (handle, evidence) = sweep::glance(sys, pid);
         let guard = context.guard(None);
-        // The lease is no longer known. The parent (this process) proves that the process belonged to some
-        // lease.
+        // The lease is no longer known, but the parent (this process) proves that there was one.
         let verdict = verify_member(
             LeaseId::mint(),
             GatewayInstanceId::mint(),

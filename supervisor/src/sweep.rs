@@ -30,7 +30,7 @@ pub struct Target {
     not_before_ticks: u64,
     /// Cgroup that was created for the lease.
     pub leaf: Option<Leaf>,
-    /// Recorded cgroup, if it is not recognised as that of the lease.
+    /// Recorded cgroup, if not recognised as the cgroup of the lease.
     pub strange: Option<Strange>,
     /// Processes verified by the previous search. A process that lost its parent since then, and whose
     /// environment is unreadable, is still identified by its record.
@@ -266,7 +266,7 @@ impl<S: Sys> Search<'_, S> {
     fn root(&mut self, process: ProcessRecord) {
         let (handle, evidence) = look_for(self.sys, process);
         let verdict = self.judge(process, &evidence);
-        // A recorded process leads its own group; if that is unreadable now, the kernel checks it.
+        // A recorded process leads its own group; the kernel checks it if it is unreadable here.
         let leads_group = evidence.pgid.is_none_or(|pgid| pgid == process.pid);
         self.take(&evidence, handle, leads_group, verdict);
     }
@@ -281,7 +281,8 @@ impl<S: Sys> Search<'_, S> {
         verdict
     }
 
-    /// Checks a process that was verified before. It is not recorded if it led a group of the lease.
+    /// Checks a process verified by an earlier search. The record does not say if the process led a group of
+    /// the lease.
     fn known(&mut self, process: ProcessRecord) {
         let (handle, evidence) = look_for(self.sys, process);
         let verdict = self.judge(process, &evidence);
@@ -309,8 +310,7 @@ impl<S: Sys> Search<'_, S> {
         {
             self.found.unread.push(pid);
         }
-        // A group led by a descendant contains only processes of the tree. A marker alone does not prove
-        // this.
+        // A group led by a descendant has only processes of the tree. A marker alone does not prove this.
         let leads_group = !matches!(kin, Kin::Marked { .. }) && evidence.pgid == Some(pid);
         self.take(&evidence, handle, leads_group, verdict);
     }
@@ -382,8 +382,8 @@ impl<S: Sys> Search<'_, S> {
         }
     }
 
-    /// Checks the recorded but unrecognised cgroup: its processes are not signalled, and while it has any, it
-    /// is unknown if they belong to the tree.
+    /// Checks the recorded but unrecognised cgroup. Its processes are not signalled; while it has any, their
+    /// membership in the tree is unknown.
     fn in_strange_group(&mut self, strange: &Strange) {
         match self.sys.group_populated(strange) {
             Ok(false) => {}
@@ -418,7 +418,7 @@ pub fn find<S: Sys>(
     };
     match sys.here() {
         Some(here) if target.scope.seen_from(&here) == Place::Here => {}
-        // Its pids are not valid here: verify would reject each of them.
+        // Pids of the target are not valid here: verify would reject each of them.
         Some(_) => return search.found,
         None => {
             search.found.unknown = Some("boot id or pid namespace cannot be read");

@@ -80,8 +80,7 @@ impl Owner {
             // Leases that must not be removed yet are left to the sweep.
             e.due_ms(keep, &clocks).filter(|_| printed || e.may_be_forgotten())
         };
-        // The sweep is needed for living leases (the store's file may be lost), leases without a task, and
-        // lost leases.
+        // For living leases (the store's file may be lost), leases without a task, and lost leases.
         let living = self.leases.values().any(|e| !e.lease.state.is_ended() || e.is_left());
         let writes = self.context.store.read_only().is_none();
         Deadlines {

@@ -1,4 +1,5 @@
-//! Entry point of the fuzz target `launch` in `tests/fuzz`, compiled for fuzzing and for tests, which replay the corpus.
+//! Entry point of the fuzz target `launch` in `tests/fuzz`, compiled for fuzzing and for tests, which replay
+//! the corpus.
 
 /// Parses bytes as a `launch.json`.
 pub fn launch(data: &[u8]) {

@@ -18,7 +18,7 @@ use rustix::pipe::PipeFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-/// Event sources that the wrapper polls for its whole lifetime.
+/// Event sources of the main loop.
 struct Ears {
     control: Control,
     signals: SignalFd,
@@ -379,8 +379,7 @@ fn fork(
     let adapter = Adapter { plan, confinement, fds };
     let pid = sys::fork_adapter(&adapter, &close).during("fork the adapter")?;
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        // Parent and child both call setpgid, so the group exists for both from now on; the second call
-        // changes nothing.
+        // Both sides call setpgid, so the group exists for both from now on; the second call has no effect.
         let _ = rustix::process::setpgid(Some(pid), Some(pid));
     }
     Ok((pid, go_write, report_read))

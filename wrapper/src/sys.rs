@@ -83,7 +83,7 @@ struct Vectors {
     env: Vec<*const c_char>,
 }
 
-/// A null-terminated array that points into `texts`, which must outlive it.
+/// Returns a null-terminated array of pointers into `texts`, which must outlive the array.
 fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
 }
@@ -306,8 +306,7 @@ unsafe fn wait_for_go(go: RawFd) {
 /// # Safety
 /// As [`become_adapter`].
 unsafe fn restore_signals() {
-    // The kernel's sigaction, all zeros: SIG_DFL, no flags, an empty mask. Large enough for every
-    // architecture.
+    // The kernel's sigaction, all zeros: SIG_DFL, no flags, empty mask. Large enough for all architectures.
     let default = [0u64; 8];
     for signal in 1..=SIGNAL_MAX {
         // SAFETY: SIG_DFL installs no handler; a refused number (KILL, STOP) changes nothing.
@@ -342,7 +341,7 @@ unsafe fn fail(report: RawFd, stage: Stage, errno: i32) -> ! {
     }
 }
 
-/// Returns a child that has ended, without reaping it: it stays a zombie, so its pid is not reused.
+/// Returns a child that has ended, without reaping the child: a zombie's pid is not reused.
 pub(crate) fn peek_dead_child() -> Result<Option<(i32, ExitStatus)>, Errno> {
     wait(libc::P_ALL, 0, libc::WNOWAIT)
 }

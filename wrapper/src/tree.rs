@@ -121,8 +121,7 @@ impl Process {
         reason = "without a pidfd it is an own child that is not reaped: its number is its own"
     )]
     fn signal(&self, signal: Signal) {
-        // A failure means that the process is gone, or has another user; the sweep reports the latter as a
-        // survivor.
+        // A failure means a dead process, or one of another user: the sweep reports it as a survivor.
         let _ = match (&self.pidfd, Pid::from_raw(self.pid)) {
             (Some(pidfd), _) => rustix::process::pidfd_send_signal(pidfd, signal),
             (None, Some(pid)) => rustix::process::kill_process(pid, signal),

@@ -28,7 +28,7 @@ use tokio::net::unix::pipe;
 const SWEEP_MS: u64 = 3_600_000;
 /// Time after which an overdue end of a helper is logged.
 const OVERDUE: Duration = Duration::from_secs(5);
-/// Interval of checks for a helper process that outlived its wrapper.
+/// Interval of checks for a helper process still running after its wrapper.
 const GONE_POLL: Duration = Duration::from_millis(500);
 /// Maximum size of a helper's reply, in bytes: [`acp_shared::files::READ_BYTES_MAX`] of text, or paths.
 const ANSWER_BYTES_MAX: usize = 11 * 1024 * 1024;

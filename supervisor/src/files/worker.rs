@@ -106,8 +106,7 @@ impl Worker {
 
     async fn serve(&mut self, job: FilesJob, end: &CancellationToken) {
         let FilesJob { setting, op, to, _bytes } = job;
-        // The client has disconnected and may have settled the request already: a request not yet started is
-        // dropped.
+        // The client has disconnected and may have settled the request already: do not start it.
         if to.link().end().is_cancelled() {
             return;
         }

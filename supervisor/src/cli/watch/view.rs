@@ -153,8 +153,7 @@ impl View {
         }
         let details = self.detail_lines(&shown);
         let height = usize::from(area.height);
-        // Header, footer and the line of column names are always shown; details take at most half of the
-        // remaining lines.
+        // Header, footer and column names are always shown; details take at most half of the other lines.
         let room = height.saturating_sub(3);
         let below = if details.is_empty() { 0 } else { (details.len() + 1).min(room / 2) };
         self.page = (room - below).max(1);
