@@ -91,7 +91,7 @@ codes! {
     /// The idempotency key was used before with other content.
     IdempotencyConflict = "ACP_IDEMPOTENCY_CONFLICT", exit 1,
         "This idempotency key was used for something else. Use a new key.";
-    /// The agent broke the protocol or a size limit.
+    /// The agent violated the protocol or a size limit.
     ProtocolError = "ACP_PROTOCOL_ERROR", exit 1, "The agent sent something that is not ACP. Its lease was closed.";
     /// The control plane cannot be written.
     StoreUnavailable = "ACP_STORE_UNAVAILABLE", exit 1,

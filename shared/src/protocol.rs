@@ -4,8 +4,8 @@
 //! - **1**: Hello/Welcome, Spawn, Attach, Input, Ack, Tail, CloseLease, Release, ListLeases, Verify, Reap, Status,
 //!   Shutdown, Upgrade; notices Output, Exited, LeaseChanged.
 //! - **2**: a gateway sends Marks right after Hello, and acting requests with its epoch (Act); AckSynced in place of
-//!   Ack; RolledBack; Files; SessionLog in place of the `stderr_tail` of Exited, which is empty. Version 1 is still
-//!   spoken with gateways that know no other.
+//!   Ack; RolledBack; Files; SessionLog in place of the `stderr_tail` of Exited, which is empty. Version 1 is
+//!   still supported for older gateways.
 //!
 //! # Rules
 //! Enums are append-only: bincode writes a variant by its position, so an inserted one would silently turn one

@@ -1,5 +1,5 @@
-//! Entry point of the fuzz target `handover` in `tests/fuzz`, compiled for fuzzing and for tests, which replay
-//! the corpus.
+//! Entry point of the fuzz target `handover` in `tests/fuzz`, compiled for fuzzing and for tests, which
+//! replay the corpus.
 #![expect(clippy::expect_used, reason = "a panic is the result of a fuzz target")]
 
 use crate::handover::image;

@@ -381,7 +381,7 @@ impl<S: Sys> Task<S> {
         heard
             .inspect_err(|stranger| {
                 self.strange += 1;
-                // Rate-limited: it may send any number of messages.
+                // Limits the log: an adapter may send any number of messages.
                 if self.strange.is_power_of_two() {
                     let (count, lease_id) = (self.strange, self.lease.lease_id);
                     tracing::warn!(%lease_id, count, ?stranger, "ignored: what came over a wrapper's control socket is not its own");
@@ -443,7 +443,7 @@ impl<S: Sys> Task<S> {
         self.child = None;
         if let Some(bound) = self.lease.bound {
             self.context.forget_child(bound.wrapper.pid);
-            // After the reap, its pid may be reused.
+            // A reaped process' pid may be reused.
             self.context.remove_root(bound.wrapper.pid);
         }
     }

@@ -109,7 +109,7 @@ async fn turn_away(mut client: Client) -> Result<(), ConnError> {
     client.receiver.recv().await?;
     let why = "the supervisor does not take orders from the trees in its care";
     client.sender.send(&ToClient::Refused(Refusal::new(RefusalCode::NotAuthorised, why))).await?;
-    // Discards further input up to a limit, so that the close does not reset the connection.
+    // Discard further messages, up to a limit: the client may send them before it reads the answer.
     client.receiver.discard(HELLO_BYTES_MAX as u64).await
 }
 

@@ -137,8 +137,8 @@ impl<H> Default for Found<H> {
 }
 
 impl<H> Found<H> {
-    /// Processes to kill, parents before children. The wrapper is excluded while other processes of the tree
-    /// are, or may be, alive.
+    /// Returns the processes to kill, parents before children. The wrapper is excluded while other processes
+    /// of the tree are, or may be, alive.
     pub fn doomed(&self) -> impl DoubleEndedIterator<Item = &Member<H>> {
         let spares_root = self.members.iter().any(|m| !m.is_root) || !self.unread.is_empty();
         self.members.iter().filter(move |m| !(spares_root && m.is_root))

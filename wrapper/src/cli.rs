@@ -1,4 +1,4 @@
-//! Command line of the wrapper, for a person who runs it by hand.
+//! Command line of the wrapper, for manual calls.
 
 use std::ffi::OsString;
 use std::io::Write;

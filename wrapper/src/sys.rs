@@ -168,7 +168,7 @@ unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Resul
             did(Stage::Group, libc::setresgid(identity.gid, identity.gid, identity.gid))?;
             did(Stage::User, libc::setresuid(identity.uid, identity.uid, identity.uid))?;
             drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
-            // The kernel forgot it with the change of the user.
+            // The change of the user has reset the signal of `die_with`.
             die_with(wrapper);
         }
         if let Some(umask) = confinement.umask {
@@ -346,7 +346,7 @@ pub(crate) fn peek_dead_child() -> Result<Option<(i32, ExitStatus)>, Errno> {
     wait(libc::P_ALL, 0, libc::WNOWAIT)
 }
 
-/// Returns the exit status of a child that has ended, without reaping it.
+/// Returns the exit status of an ended child, without reaping the child.
 pub(crate) fn peek_child(pid: i32) -> Result<Option<ExitStatus>, Errno> {
     Ok(wait(libc::P_PID, pid, libc::WNOWAIT)?.map(|(_, status)| status))
 }

@@ -168,7 +168,7 @@ impl CliError {
         text::plain_lines(&message)
     }
 
-    /// True if the reader closed the output pipe, which means that it needs no more output.
+    /// True if the reader closed the output pipe because no more output is needed.
     pub(super) fn is_unread(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == ErrorKind::BrokenPipe)
     }

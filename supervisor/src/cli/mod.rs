@@ -122,7 +122,7 @@ enum Verb {
         /// Configuration file (TOML)
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Path of the acp-wrapper binary [default: beside acp-supervisor]
+        /// Path of the acp-wrapper binary [default: in the directory of acp-supervisor]
         #[arg(long, value_name = "PATH")]
         wrapper: Option<PathBuf>,
         /// Start a new session, so that Ctrl-C of the terminal does not reach the supervisor

@@ -99,7 +99,7 @@ impl Output {
             self.error("USAGE", text.strip_prefix("error: ").unwrap_or(&text).trim_end());
             return super::error::USAGE;
         }
-        // As above.
+        // A failed write is ignored, as above.
         drop(error.print());
         if error.use_stderr() { super::error::USAGE } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! `serve`.
+//! Command `serve`.
 
 use super::{CliError, Global, LogFormat, Output};
 use crate::app::{self, Options};

@@ -1,4 +1,4 @@
-//! `status`.
+//! Command `status`.
 
 use super::table::{Cell, Tone, section};
 use super::{CliError, Output, json, text};

@@ -57,7 +57,7 @@ impl From<std::io::Error> for RootsError {
     }
 }
 
-/// Directories of a session, held open, so that renames do not affect them.
+/// Open directories of a session; later renames do not affect them.
 #[derive(Debug)]
 pub(crate) struct Roots {
     list: Vec<Root>,

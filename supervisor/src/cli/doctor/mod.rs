@@ -15,7 +15,7 @@ use serde::Serialize;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
-    /// Path of the acp-wrapper binary [default: beside acp-supervisor]
+    /// Path of the acp-wrapper binary [default: in the directory of acp-supervisor]
     #[arg(long, value_name = "PATH")]
     wrapper: Option<std::path::PathBuf>,
     /// Configuration file of the supervisor to check

@@ -1,4 +1,4 @@
-//! `leases list`.
+//! Command `leases list`.
 
 use super::select::{Filter, SortKey, sort};
 use super::{all, rows, shorts};

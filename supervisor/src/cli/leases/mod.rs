@@ -1,4 +1,4 @@
-//! `leases list | show | verify | reap | close | watch`.
+//! Commands `leases list | show | verify | reap | close | watch`.
 
 mod close;
 mod list;
@@ -132,7 +132,7 @@ pub(super) mod fixture {
         }
     }
 
-    /// An agent that is open, a terminal that is closing, and a lost agent.
+    /// An open agent, a closing terminal and a lost agent.
     pub(in crate::cli) fn three() -> Vec<LeaseInfo> {
         let open =
             lease("0190b5f0-0000-7000-8000-000000000001", 1, "agent:claude:acp:0190b5f000007000", 3_700);

@@ -1,4 +1,4 @@
-//! `leases reap`.
+//! Command `leases reap`.
 
 use super::{CliError, all, shorts};
 use crate::cli::table::{Cell, Column, Look, Tone, render};
