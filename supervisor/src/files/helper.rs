@@ -62,7 +62,7 @@ impl Helper {
     /// Starts a helper with the user and the restrictions of the tenant.
     ///
     /// # Errors
-    /// [`Unstarted`] with the reason, and the processes that still have to be ended.
+    /// The reason, and the processes that still have to be ended.
     pub(super) async fn start(context: Arc<Context>, setting: HelperSetting) -> Result<Self, Unstarted> {
         let (id, gateway) = (LeaseId::mint(), setting.customer.gateway);
         let (error, left) = match Self::try_start(&context, id, setting).await {
