@@ -107,8 +107,8 @@ pub struct Config {
     pub allowed_gids: Vec<u32>,
     /// Groups that may use the admin CLI. Default: none.
     pub admin_gids: Vec<u32>,
-    /// Group of the socket, by name or number. Its members can connect too if the mode permits access by the
-    /// group. Default: the group that the supervisor runs as.
+    /// Group of the socket, by name or number. Its members can open the socket if the mode permits access by
+    /// the group. Default: the group that the supervisor runs as.
     pub socket_group: Option<String>,
     /// Mode of the socket, in octal. Default: 0600; 0660 if the lists above name groups, 0666 if they name
     /// users.
