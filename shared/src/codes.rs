@@ -1,11 +1,12 @@
-//! Stable error codes and the texts that people see with them. Details stay in logs; a code never changes its
-//! meaning. Source: the error contract of the ACP thread-bound agents document, and acpx for the CLI's codes.
+//! Stable error codes and the user-facing texts that belong to them. Details stay in logs; the meaning of a
+//! code never changes. Source: the error contract of the ACP thread-bound agents document, and acpx for the
+//! CLI's codes.
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
     ($($(#[$doc:meta])+ $name:ident = $code:literal, exit $exit:literal, $text:literal;)+) => {
-        /// What went wrong, for programs.
+        /// Error code, for programs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub enum Code { $($(#[$doc])+ $name,)+ }
@@ -14,25 +15,25 @@ macro_rules! codes {
             /// Every code.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// The code itself.
+            /// Returns the text form of the code.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $code,)+ }
             }
 
-            /// What a person is told: what happened and what to do next.
+            /// Returns the user-facing text: the failure and the next step.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }
             }
 
-            /// The exit code of a CLI verb that fails with it.
+            /// Returns the exit code of a CLI command that fails with this code.
             #[must_use]
             pub const fn exit(self) -> u8 {
                 match self { $(Self::$name => $exit,)+ }
             }
 
-            /// Reads a code back.
+            /// Parses the text form of a code.
             #[must_use]
             pub fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|code| code.as_str() == text)
@@ -42,23 +43,23 @@ macro_rules! codes {
 }
 
 codes! {
-    /// No runtime backend of that name is registered.
+    /// No runtime backend of this name is registered.
     BackendMissing = "ACP_BACKEND_MISSING", exit 1,
         "ACP runtime backend is not configured. Install and enable the acpx runtime plugin.";
     /// The backend (in practice: the supervisor) does not answer.
     BackendUnavailable = "ACP_BACKEND_UNAVAILABLE", exit 1,
         "ACP runtime backend is currently unavailable. Try again in a moment.";
-    /// The agent could not be started or would not open a session.
+    /// The agent could not be started, or refused to open a session.
     SessionInitFailed = "ACP_SESSION_INIT_FAILED", exit 1, "Could not initialize ACP session runtime.";
     /// The turn ended without a result.
     TurnFailed = "ACP_TURN_FAILED", exit 1, "ACP turn failed before completion.";
-    /// The agent wants credentials first.
+    /// The agent requires the user to sign in first.
     AuthRequired = "ACP_AUTH_REQUIRED", exit 1,
         "The agent needs you to sign in first. Follow its instructions on this machine, then send the prompt again.";
-    /// The agent is gone and can neither resume nor load its conversation.
+    /// The agent process is gone and can neither resume nor load its conversation.
     ResumeUnavailable = "ACP_RESUME_UNAVAILABLE", exit 1,
         "The agent's conversation is gone and it cannot be resumed. Ask for a new conversation to go on.";
-    /// The turn's outcome cannot be known; a person decides whether to send it again.
+    /// The outcome of the turn cannot be known; a person has to decide about sending the prompt again.
     Uncertain = "ACP_UNCERTAIN", exit 1,
         "The agent went away while the prompt was on its way. It may have been acted on: look before you send it again.";
     /// Dispatch is switched off.
@@ -66,13 +67,13 @@ codes! {
         "ACP dispatch is disabled by policy (acp.dispatch.enabled = false).";
     /// ACP is switched off.
     Disabled = "ACP_DISABLED", exit 1, "ACP is disabled by policy (acp.enabled = false).";
-    /// The agent's name is unknown or not on the list.
+    /// The agent's name is unknown, or not on the allow-list.
     AgentNotAllowed = "ACP_AGENT_NOT_ALLOWED", exit 1,
         "This agent is not known here, or not allowed. List the agents to see which are.";
-    /// A working directory outside of the agent's roots.
+    /// The working directory lies outside of the agent's roots.
     CwdNotAllowed = "ACP_CWD_NOT_ALLOWED", exit 1,
         "The working directory does not exist or lies outside of the agent's allowed roots.";
-    /// A cap on sessions, queued prompts or sizes.
+    /// A limit on sessions, queued prompts or sizes is reached.
     LimitReached = "ACP_LIMIT_REACHED", exit 1, "A limit is reached. Wait for running work to end, or close a session.";
     /// The session has ended.
     SessionClosed = "ACP_SESSION_CLOSED", exit 1, "This session is closed. Start a new one.";
@@ -81,41 +82,41 @@ codes! {
         "This conversation is bound to a session that no longer exists. Unbind it or start a new session.";
     /// The conversation is bound to nothing.
     NotBound = "ACP_NOT_BOUND", exit 1, "This conversation is not bound to a session. Start one with /acp spawn.";
-    /// Nothing serves the channel's account that a conversation is in.
+    /// No adapter serves the channel and account of the conversation.
     ChannelUnavailable = "ACP_CHANNEL_UNAVAILABLE", exit 1,
         "No adapter serves this channel and account. Turn it on in the configuration and restart the gateway.";
-    /// It belongs to somebody else.
+    /// The session or binding belongs to another user.
     NotOwner = "ACP_NOT_OWNER", exit 1,
         "This belongs to somebody else: only who started or bound it, or who runs this gateway, may do that.";
-    /// The same idempotency key came with other content.
+    /// The idempotency key was used before with other content.
     IdempotencyConflict = "ACP_IDEMPOTENCY_CONFLICT", exit 1,
         "This idempotency key was used for something else. Use a new key.";
-    /// The agent broke the protocol or a size limit.
+    /// The agent violated the protocol or a size limit.
     ProtocolError = "ACP_PROTOCOL_ERROR", exit 1, "The agent sent something that is not ACP. Its lease was closed.";
     /// The control plane cannot be written.
     StoreUnavailable = "ACP_STORE_UNAVAILABLE", exit 1,
         "The control plane cannot be written (disk full or read-only?). Nothing was accepted; try again later.";
-    /// Nobody can be asked and the policy says to fail.
+    /// No user can be asked for the permission, and the policy for that case is to fail.
     PermissionPromptUnavailable = "PERMISSION_PROMPT_UNAVAILABLE", exit 5,
         "The agent asked for a permission and nobody can be asked here.";
     /// A permission was refused.
     PermissionDenied = "PERMISSION_DENIED", exit 5, "Permission denied.";
-    /// Something took too long.
+    /// An operation took too long.
     Timeout = "TIMEOUT", exit 3, "It took too long. The agent may still be working: look at its history.";
-    /// No session of that key.
+    /// There is no session with this key.
     NoSession = "NO_SESSION", exit 4, "There is no such session. List the sessions to see which there are.";
-    /// The command line or the request makes no sense.
+    /// The command line or the request is invalid.
     Usage = "USAGE", exit 2, "The command was not understood. Ask for --help.";
     /// The configuration is not valid.
     ConfigInvalid = "CONFIG_INVALID", exit 2, "The configuration is not valid.";
-    /// No gateway answers.
+    /// No gateway answers on this state directory.
     GatewayUnavailable = "GATEWAY_UNAVAILABLE", exit 1,
         "No gateway answers on this state directory. Start one with `acp-gateway up`.";
-    /// Everything else; the log says more.
+    /// Any other failure; details are in the log.
     Runtime = "RUNTIME", exit 1, "Something went wrong inside. The log of the gateway says more.";
 }
 
-/// A text that is no code of this build.
+/// Error for a text that is not a code of this build.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an error code")]
 pub struct UnknownCode(String);

@@ -1,7 +1,7 @@
 //! Local sockets: listening, connecting, typed frames in both directions, and the handshake.
 //!
-//! `interprocess` makes the sockets (never under an abstract name, whose mode the kernel ignores); frames are cut by tokio-util's
-//! length-delimited codec with the same limit as [`crate::wire`].
+//! Sockets come from `interprocess` (never under an abstract name, whose mode the kernel ignores). Frames are
+//! split by tokio-util's length-delimited codec with the same limit as [`crate::wire`].
 
 use crate::protocol::{
     FRAME_BYTES_MAX, Hello, Marks, Refusal, RefusalCode, Reply, Request, Rollback, ToClient, ToSupervisor,
@@ -28,19 +28,19 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
-/// Why a connection ended or could not be made.
+/// Error of a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnError {
     /// The socket failed.
     #[error("the socket failed")]
     Io(#[from] io::Error),
-    /// The peer sent what is no message.
+    /// The peer sent a frame that is not a valid message.
     #[error("the peer broke the protocol")]
     Wire(#[from] WireError),
-    /// The peer refused.
+    /// The peer refused the connection or the request.
     #[error(transparent)]
     Refused(Refusal),
-    /// The supervisor knows more of this gateway than its database does.
+    /// The supervisor has newer state of this gateway than the gateway's database.
     #[error("{}", .0.refusal)]
     RolledBack(Box<Rollback>),
     /// The peer closed the connection.
@@ -49,14 +49,14 @@ pub enum ConnError {
     /// The peer did not answer in time.
     #[error("the peer did not answer within {0:?}")]
     Timeout(Duration),
-    /// The peer answered with something else.
+    /// The peer sent a message that is not valid at this point of the protocol.
     #[error("the peer answered out of turn")]
     OutOfTurn,
 }
 
 impl ConnError {
-    /// Whether the other side ended the connection without a word, as a supervisor does with the oldest of too many
-    /// connections in the handshake.
+    /// True if the peer closed the connection without a message. A supervisor with too many connections in
+    /// the handshake does so with the oldest one.
     fn is_cut_off(&self) -> bool {
         match self {
             Self::Closed => true,
@@ -68,10 +68,10 @@ impl ConnError {
     }
 }
 
-/// Who is at the other end, as the kernel says (`SO_PEERCRED`).
+/// Identity of the peer process, as reported by the kernel (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id at the time of connecting; for people, never for decisions.
+    /// Process id at the time of connecting. Informational only: it may be reused.
     pub pid: Option<i32>,
     /// Effective user id.
     pub uid: u32,
@@ -82,29 +82,30 @@ pub struct Peer {
 /// Both directions of one connection.
 #[derive(Debug)]
 pub struct Conn<In, Out> {
-    /// Messages that arrive.
+    /// Receiver of incoming messages.
     pub receiver: Receiver<In>,
-    /// Messages that leave.
+    /// Sender of outgoing messages.
     pub sender: Sender<Out>,
-    /// Who is at the other end.
+    /// Identity of the peer process.
     pub peer: Peer,
 }
 
-/// The receiving half.
+/// Receiving half of a connection.
 #[derive(Debug)]
 pub struct Receiver<In> {
     frames: FramedRead<OwnedReadHalf, LengthDelimitedCodec>,
     message: PhantomData<fn() -> In>,
 }
 
-/// The sending half.
+/// Sending half of a connection.
 #[derive(Debug)]
 pub struct Sender<Out> {
     frames: FramedWrite<OwnedWriteHalf, LengthDelimitedCodec>,
     message: PhantomData<fn(Out)>,
 }
 
-/// How often [`Client::open`] tries when its connection is cut off, and the pause between two tries.
+/// Maximum number of attempts of [`Client::open`] when the peer cuts the connection off, and the pause
+/// between two attempts.
 const OPEN_TRIES: u32 = 10;
 const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
@@ -113,12 +114,12 @@ fn codec() -> LengthDelimitedCodec {
 }
 
 impl<In> Receiver<In> {
-    /// Refuses later frames of more than `bytes_max` bytes, by their header. A new receiver takes [`FRAME_BYTES_MAX`].
+    /// Sets the maximum frame length, checked on the frame header. The initial limit is [`FRAME_BYTES_MAX`].
     pub fn limit(&mut self, bytes_max: usize) {
         self.frames.decoder_mut().set_max_frame_length(bytes_max);
     }
 
-    /// Reads and drops at most `bytes_max` bytes, or all until the peer closes.
+    /// Reads and drops at most `bytes_max` bytes, or all bytes until the peer closes the connection.
     ///
     /// # Errors
     /// [`ConnError::Io`] for a broken socket.
@@ -130,11 +131,12 @@ impl<In> Receiver<In> {
 }
 
 impl<In: DeserializeOwned> Receiver<In> {
-    /// The next message; `None` when the peer closed between messages. Safe to cancel.
+    /// Receives the next message. Returns `None` if the peer closed the connection between two messages.
+    /// Cancel-safe.
     ///
     /// # Errors
-    /// [`ConnError::Io`] for a broken socket or frame, [`ConnError::Wire`] for a frame that is no message. The
-    /// connection cannot be used after either.
+    /// [`ConnError::Io`] for a broken socket or frame, [`ConnError::Wire`] for a frame that is not a valid
+    /// message. The connection cannot be used after either.
     pub async fn recv(&mut self) -> Result<Option<In>, ConnError> {
         match self.frames.next().await {
             None => Ok(None),
@@ -144,7 +146,7 @@ impl<In: DeserializeOwned> Receiver<In> {
 }
 
 impl<Out: Serialize> Sender<Out> {
-    /// Puts a message into the buffer, writing only when that is full.
+    /// Puts a message into the write buffer; writes to the socket only when the buffer is full.
     ///
     /// # Errors
     /// [`ConnError::Wire`] for a message over the limit, [`ConnError::Io`] for a broken socket.
@@ -153,7 +155,7 @@ impl<Out: Serialize> Sender<Out> {
         Ok(self.frames.feed(Bytes::from(bytes)).await?)
     }
 
-    /// Writes what is in the buffer.
+    /// Writes the buffered messages to the socket.
     ///
     /// # Errors
     /// [`ConnError::Io`] for a broken socket.
@@ -161,7 +163,7 @@ impl<Out: Serialize> Sender<Out> {
         Ok(SinkExt::<Bytes>::flush(&mut self.frames).await?)
     }
 
-    /// Writes a message and the buffer.
+    /// Writes a message and flushes the buffer.
     ///
     /// # Errors
     /// As [`Sender::feed`].
@@ -188,17 +190,18 @@ fn conn<In, Out>(stream: LocalStream) -> Result<Conn<In, Out>, ConnError> {
     })
 }
 
-/// A listening socket. Its file stays when it is dropped: whoever holds the state directory's lock removes it,
-/// so that an ending process can never remove its successor's.
+/// Listening socket. Dropping the listener does not remove the socket file: only the process that holds the
+/// lock of the state directory removes the file, so an ending process cannot remove the file of its
+/// successor.
 #[derive(Debug)]
 pub struct Listener(LocalListener);
 
 impl Listener {
-    /// Listens at `path` with file mode `mode` (never wider, not for a moment). The caller holds the
-    /// lock of the directory; a socket file left by an earlier process is removed.
+    /// Listens at `path` with file mode `mode`. The mode is never wider, not even briefly. The caller holds
+    /// the lock of the directory; a socket file of an earlier process is removed.
     ///
     /// # Errors
-    /// The path is too long for a socket, is something else than a socket, or cannot be created.
+    /// The path is too long for a socket, the path is not a socket, or the socket cannot be created.
     pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         match std::fs::symlink_metadata(path) {
             Ok(meta) => {
@@ -213,12 +216,13 @@ impl Listener {
         let name = path.to_fs_name::<GenericFilePath>()?;
         let options = ListenerOptions::new().name(name).reclaim_name(false).mode(mode);
         let listener = options.create_tokio()?;
-        // The umask has taken bits away from `mode`, never added any: now they are given back.
+        // The umask can only remove bits from `mode`; this call restores them.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         Ok(Self(listener))
     }
 
-    /// Another descriptor of the socket: who connects while nobody accepts waits, as long as one is open.
+    /// Returns a duplicate descriptor of the socket. While one is open, new connections wait in the backlog
+    /// although no process accepts.
     ///
     /// # Errors
     /// The process is out of descriptors.
@@ -227,18 +231,18 @@ impl Listener {
         listener.as_fd().try_clone_to_owned()
     }
 
-    /// Listens on a socket that another program made and handed over.
+    /// Creates a listener from a socket that another program opened and passed on.
     ///
     /// # Errors
-    /// The socket cannot be waited for.
+    /// The socket cannot be registered with the runtime.
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self(LocalListener::UdSocket(socket.try_into()?)))
     }
 
-    /// The next connection. Safe to cancel.
+    /// Accepts the next connection. Cancel-safe.
     ///
     /// # Errors
-    /// As `accept(2)`; the listener can go on.
+    /// As `accept(2)`; the listener remains usable.
     pub async fn accept<In, Out>(&self) -> Result<Conn<In, Out>, ConnError> {
         conn(self.0.accept().await?)
     }
@@ -247,21 +251,22 @@ impl Listener {
 /// Connects to the socket at `path`.
 ///
 /// # Errors
-/// Nobody listens there, or the path is no socket.
+/// No process listens there, or the path is not a socket.
 pub async fn connect<In, Out>(path: &Path) -> Result<Conn<In, Out>, ConnError> {
     let name = path.to_fs_name::<GenericFilePath>()?;
     conn(LocalStream::connect(name).await?)
 }
 
-/// Chooses the version to speak with a client: the newest that both know.
+/// Chooses the protocol version for a client: the newest version that both sides support.
 ///
 /// # Errors
-/// [`RefusalCode::VersionUnsupported`] when there is none; the text says which side is too old.
+/// [`RefusalCode::VersionUnsupported`] if there is no common version; the text says which side to upgrade.
 pub fn negotiate(hello: &Hello) -> Result<u16, Refusal> {
     negotiate_within(hello, (VERSION_MIN, VERSION_MAX))
 }
 
-/// The same for a supervisor that speaks the versions from `min` to `max`.
+/// Chooses the version as [`negotiate`] does, for a supervisor that supports the versions from `min` to
+/// `max`.
 ///
 /// # Errors
 /// As [`negotiate`].
@@ -280,7 +285,7 @@ pub fn negotiate_within(hello: &Hello, (min, max): (u16, u16)) -> Result<u16, Re
     ))
 }
 
-/// Opens a connection as a client: sends `hello` and waits for the answer.
+/// Opens a connection as a client: sends `hello` and waits for the supervisor's answer.
 ///
 /// # Errors
 /// [`ConnError::Refused`] with the supervisor's reason, [`ConnError::Timeout`] after `deadline`, and the
@@ -293,7 +298,7 @@ pub async fn open(
     open_with(path, hello, None, deadline).await
 }
 
-/// The same as a gateway of version 2: sends `marks` after `hello`.
+/// Opens a connection as a gateway of version 2: sends `marks` after `hello`.
 ///
 /// # Errors
 /// As [`open`]; [`ConnError::RolledBack`] when the marks are behind the recorded ones.
@@ -318,7 +323,7 @@ async fn open_with(
         if let Some(marks) = marks {
             conn.sender.feed(&ToSupervisor::Marks(marks)).await?;
         }
-        // A supervisor that refuses the Hello may close before it has read the rest: its reason is read first.
+        // A refusing supervisor may close before it reads the marks: read its answer before reporting `sent`.
         let sent = conn.sender.flush().await;
         match conn.receiver.recv().await? {
             Some(ToClient::Welcome(welcome)) => sent.map(|()| (conn, welcome)),
@@ -331,7 +336,8 @@ async fn open_with(
     tokio::time::timeout(deadline, handshake).await.unwrap_or(Err(ConnError::Timeout(deadline)))
 }
 
-/// One question at a time: what an admin command needs. Notices that come in between are dropped.
+/// Client with one request at a time, for admin commands. Notices received while waiting for a reply are
+/// dropped.
 #[derive(Debug)]
 pub struct Client {
     conn: Conn<ToClient, ToSupervisor>,
@@ -341,7 +347,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects; every step, now and later, must answer within `deadline`.
+    /// Connects. `deadline` limits the handshake and each later request.
     ///
     /// # Errors
     /// As [`open`].
@@ -357,7 +363,7 @@ impl Client {
         Ok(Self { conn, welcome, next_id: 1, deadline })
     }
 
-    /// The same as a gateway of version 2, with its marks.
+    /// Connects as a gateway of version 2, with its marks.
     ///
     /// # Errors
     /// As [`open_gateway`].
@@ -371,13 +377,13 @@ impl Client {
         Ok(Self { conn, welcome, next_id: 1, deadline })
     }
 
-    /// What the supervisor said of itself.
+    /// Returns the supervisor's answer to the Hello.
     #[must_use]
     pub const fn welcome(&self) -> &Welcome {
         &self.welcome
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the reply.
     ///
     /// # Errors
     /// [`ConnError::Refused`] with the supervisor's reason, [`ConnError::Timeout`], and the errors of the socket.

@@ -1,22 +1,22 @@
-//! File requests of protocol 2: what a gateway asks of the files of a session, and the answers.
+//! File requests of protocol 2: requests of a gateway for files of a session, and the replies.
 //!
-//! The supervisor passes a request on to a helper process that runs as the user of the lease, confined as the lease
-//! is. The gateway itself opens no file of a project.
+//! The supervisor passes a request on to a helper process that runs as the user of the lease, with the
+//! confinement of the lease. The gateway itself opens no file of a project.
 
 use crate::ids::LeaseId;
 use serde::{Deserialize, Serialize};
 
-/// Largest file that is read, in bytes.
+/// Maximum size of a file that is read, in bytes.
 pub const READ_BYTES_MAX: u64 = 10 * 1024 * 1024;
-/// Largest content that is written or hashed, in bytes.
+/// Maximum size of content that is written or hashed, in bytes.
 pub const WRITE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Maximum number of roots of one request.
 pub const ROOTS_MAX: usize = 64;
 /// Maximum number of directories or program names of one look-up.
 pub const NAMES_MAX: usize = 256;
-/// Longest path, root or program name, in bytes: as in Linux.
+/// Maximum length of a path, root or program name, in bytes: as in Linux.
 pub const NAME_BYTES_MAX: usize = 4096;
-/// Longest search path, in bytes.
+/// Maximum length of a search path, in bytes.
 pub const SEARCH_BYTES_MAX: usize = 64 * 1024;
 
 /// One request for files, directories or programs. Answered by [`crate::protocol::Reply::Files`].
@@ -24,9 +24,8 @@ pub const SEARCH_BYTES_MAX: usize = 64 * 1024;
 pub struct FilesRequest {
     /// Helper that serves the request.
     pub scope: FilesScope,
-    /// Absolute directories that the path of `op` must lie beneath. The first one must be there; others that cannot be
-    /// opened are left out. Empty for [`FilesOp::Directories`] and
-    /// [`FilesOp::Programs`].
+    /// Absolute directories that the path of `op` must lie beneath. The first one must exist; others that
+    /// cannot be opened are left out. Empty for [`FilesOp::Directories`] and [`FilesOp::Programs`].
     pub roots: Vec<String>,
     /// The operation.
     pub op: FilesOp,
@@ -35,9 +34,9 @@ pub struct FilesRequest {
 /// Helper that serves a [`FilesRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FilesScope {
-    /// The helper of a living lease; it stays for some time after the request.
+    /// The helper of a living lease; kept for some time after the request.
     Lease(LeaseId),
-    /// A helper of the gateway's tenant without a lease: look-ups before a spawn. It ends after the request, and
+    /// A helper of the gateway's tenant without a lease: look-ups before a spawn. Ends after the request, and
     /// writes nothing.
     Tenant,
 }
@@ -49,14 +48,14 @@ pub enum FilesOp {
     Read {
         /// Absolute path.
         path: String,
-        /// First line wanted, from 1.
+        /// First line to return, from 1.
         line: Option<u64>,
-        /// Number of lines wanted.
+        /// Number of lines to return.
         limit: Option<u64>,
-        /// Largest file that is read, at most [`READ_BYTES_MAX`].
+        /// Maximum size of the file, at most [`READ_BYTES_MAX`].
         bytes_max: u64,
     },
-    /// Replaces the content of a file, wholly or not at all; missing directories are made. Answered by
+    /// Replaces the content of a file atomically; missing directories are created. Answered by
     /// [`FilesReply::Written`].
     Write {
         /// Absolute path.
@@ -65,7 +64,7 @@ pub enum FilesOp {
         #[serde(with = "serde_bytes")]
         content: Vec<u8>,
     },
-    /// Looks at a file without changing it. Answered by [`FilesReply::Inspected`].
+    /// Inspects a file without changing it. Answered by [`FilesReply::Inspected`].
     Inspect {
         /// Absolute path.
         path: String,
@@ -82,7 +81,7 @@ pub enum FilesOp {
         /// Absolute paths.
         paths: Vec<String>,
     },
-    /// Looks for executable programs. Answered by [`FilesReply::Programs`].
+    /// Looks up executable programs. Answered by [`FilesReply::Programs`].
     Programs {
         /// Names without a slash, or absolute paths.
         names: Vec<String>,
@@ -158,27 +157,27 @@ impl std::fmt::Debug for FilesOp {
 /// Answer to a [`FilesRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FilesReply {
-    /// Content of a file, or the lines that were asked for.
+    /// Content of a file, or the requested lines.
     Text(String),
-    /// The file has the new content, on disk.
+    /// The file has the new content; the content is synced to disk.
     Written,
     /// State of a file.
     Inspected(Inspection),
     /// A directory beneath the roots.
     Directory {
-        /// Its canonical path.
+        /// Canonical path of the directory.
         path: String,
         /// Canonical paths of the roots that can be opened, in the order of the request.
         roots: Vec<String>,
     },
     /// Canonical path of each directory, in the order of the request.
     Directories(Vec<Result<String, FilesError>>),
-    /// Absolute path of each program in the order of the request; `None` where there is no executable file.
+    /// Absolute path of each program in the order of the request; `None` if there is no executable file.
     Programs(Vec<Option<String>>),
 }
 
 impl FilesReply {
-    /// True if this is the kind of answer that the operation has.
+    /// True if this reply is of the kind that answers `op`.
     #[must_use]
     pub const fn fits(&self, op: &FilesOp) -> bool {
         matches!(
@@ -210,18 +209,18 @@ impl FilesReply {
 /// State of a file at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
-    /// Path without links, beneath a root. For a missing file, that of the nearest directory above it with the names
-    /// added.
+    /// Path without links, beneath a root. For a missing file: path of the nearest existing directory above
+    /// it, with the missing names added.
     pub canonical: Option<String>,
-    /// A file, directory or anything else exists under the path.
+    /// True if a file, a directory or anything else exists at the path.
     pub exists: bool,
-    /// The path names a regular file.
+    /// True if the path names a regular file.
     pub is_regular: bool,
     /// Size in bytes.
     pub size: u64,
-    /// SHA-256 of the content in hex; `None` over [`WRITE_BYTES_MAX`], and where the file cannot be read.
+    /// SHA-256 of the content in hex; `None` over [`WRITE_BYTES_MAX`], and for a file that cannot be read.
     pub sha256: Option<String>,
-    /// The content, if it is UTF-8 and not larger than was asked for.
+    /// Content, if it is UTF-8 and within the requested size.
     pub text: Option<String>,
 }
 

@@ -1,38 +1,38 @@
-//! One list of typed ids. Text becomes an id only through `parse`, at the edge where it arrives; inside, a
-//! wrong kind of id does not compile.
+//! Typed ids. Text becomes an id only through `parse`, at the edge where the text arrives; after that, the
+//! compiler rejects an id of the wrong kind.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest text that any id may have, in bytes.
+/// Maximum length of any id, in bytes.
 pub const ID_BYTES_MAX: usize = 200;
 
-/// Why a text is not an id.
+/// Error for a text that is not a valid id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     /// The text is empty.
     #[error("{kind} is empty")]
     Empty {
-        /// Which id was expected.
+        /// Kind of id that was expected.
         kind: &'static str,
     },
     /// The text is longer than [`ID_BYTES_MAX`].
     #[error("{kind} is longer than {ID_BYTES_MAX} bytes")]
     TooLong {
-        /// Which id was expected.
+        /// Kind of id that was expected.
         kind: &'static str,
     },
-    /// The text holds a character that ids do not have.
+    /// The text has a character that is not allowed in ids.
     #[error("{kind} may hold letters, digits and -_.:/@ only")]
     Character {
-        /// Which id was expected.
+        /// Kind of id that was expected.
         kind: &'static str,
     },
     /// The text is not a UUID.
     #[error("{kind} is not a UUID")]
     Uuid {
-        /// Which id was expected.
+        /// Kind of id that was expected.
         kind: &'static str,
     },
 }
@@ -56,16 +56,16 @@ macro_rules! text_ids {
         pub struct $name(String);
 
         impl $name {
-            /// Reads the id from text.
+            /// Parses the id.
             ///
             /// # Errors
-            /// [`IdError`] when the text is empty, too long or holds a foreign character.
+            /// [`IdError`] if the text is empty, too long or has a character that is not allowed.
             pub fn parse(text: &str) -> Result<Self, IdError> {
                 check_text($kind, text)?;
                 Ok(Self(text.to_owned()))
             }
 
-            /// The id as text.
+            /// Returns the id as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -115,16 +115,16 @@ macro_rules! uuid_ids {
         pub struct $name(uuid::Uuid);
 
         impl $name {
-            /// Makes a new id: a UUID of version 7, so that ids sort by the time they were made.
+            /// Creates a new id: a UUID of version 7, so ids sort by creation time.
             #[must_use]
             pub fn mint() -> Self {
                 Self(uuid::Uuid::now_v7())
             }
 
-            /// Reads the id from text.
+            /// Parses the id.
             ///
             /// # Errors
-            /// [`IdError::Uuid`] when the text is not a hyphenated UUID in lower case.
+            /// [`IdError::Uuid`] if the text is not a hyphenated UUID in lower case.
             pub fn parse(text: &str) -> Result<Self, IdError> {
                 let id = uuid::Uuid::try_parse(text).map_err(|_| IdError::Uuid { kind: $kind })?;
                 if id.hyphenated().to_string() == text { Ok(Self(id)) } else { Err(IdError::Uuid { kind: $kind }) }
@@ -166,29 +166,31 @@ macro_rules! uuid_ids {
 }
 
 uuid_ids! {
-    /// One process tree under the supervisor's care. Minted and committed by the gateway before it is used (H5).
+    /// Process tree managed by the supervisor. The gateway creates and commits the id before its first use
+    /// (H5).
     LeaseId, "lease id";
-    /// One installation of a gateway: made once, kept in its state directory. A discriminator, not a secret.
+    /// Installation of a gateway: created once and kept in its state directory. A discriminator, not a
+    /// secret.
     GatewayInstanceId, "gateway instance id";
-    /// One turn of a session.
+    /// Turn of a session.
     RunId, "run id";
-    /// One conversation bound to a session.
+    /// Binding of a conversation to a session.
     BindingId, "binding id";
-    /// One start of a gateway.
+    /// Start of a gateway process.
     StartId, "start id";
 }
 
 text_ids! {
-    /// One conversation with an agent, for as long as it lives. The name that people and scripts use.
+    /// Session with an agent, for its whole lifetime. Users and scripts refer to a session by this key.
     SessionKey, "session key";
-    /// Chosen by a client so that a repeated command has one effect (design §9, H24).
+    /// Key chosen by a client so that a repeated command has one effect (design §9, H24).
     IdempotencyKey, "idempotency key";
-    /// A configured or built-in agent.
+    /// Name of a configured or built-in agent.
     AgentName, "agent name";
 }
 
 impl SessionKey {
-    /// Makes a new key for a session of `agent`.
+    /// Creates a new key for a session of `agent`.
     #[must_use]
     pub fn mint(agent: &AgentName) -> Self {
         let tail = uuid::Uuid::now_v7().simple().to_string();
@@ -198,7 +200,7 @@ impl SessionKey {
 }
 
 impl IdempotencyKey {
-    /// Makes a new key, for a caller that was not given one.
+    /// Creates a new key, for a caller that has none.
     #[must_use]
     pub fn mint() -> Self {
         Self(uuid::Uuid::now_v7().to_string())
@@ -206,8 +208,8 @@ impl IdempotencyKey {
 }
 
 impl LeaseId {
-    /// Another id made from a newly minted one, for those who may not mint: the number goes into its random
-    /// bits, and 0 is the id itself.
+    /// Derives another id from a newly created one, for code that must not create ids: `number` is XORed into
+    /// the random bits, and 0 gives the id itself.
     #[must_use]
     pub const fn sibling(self, number: u32) -> Self {
         Self(uuid::Uuid::from_u128(self.0.as_u128() ^ number as u128))

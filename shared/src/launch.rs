@@ -1,78 +1,83 @@
-//! The contract between supervisor and wrapper: names in the environment, `launch.json`, and the few messages
-//! on the control socket.
+//! Contract between supervisor and wrapper: environment variables, `launch.json`, and the messages on the
+//! control socket.
 //!
-//! The wrapper is started with its standard input connected to a `SOCK_SEQPACKET` socket, one message a packet.
-//! The supervisor's first message carries the adapter's three pipes as file descriptors, so no descriptor ever
-//! has to survive an `exec` by luck. Source: design §4 "Spawn" and §5, reference `supervision.md` §6.
+//! The wrapper is started with its standard input connected to a `SOCK_SEQPACKET` socket, one message per
+//! packet. The supervisor's first message carries the adapter's three pipes as file descriptors, so no other
+//! descriptor has to be inherited through `exec`. Source: design §4 "Spawn" and §5, reference
+//! `supervision.md` §6.
 
 use crate::ids::{GatewayInstanceId, LeaseId};
 use serde::{Deserialize, Serialize};
 
-/// Environment variable of every wrapped process: the lease it belongs to.
+/// Environment variable of every wrapped process: id of its lease.
 pub const ENV_LEASE_ID: &str = "OPENCLAW_ACPX_LEASE_ID";
-/// Environment variable of every wrapped process: the gateway that asked for it.
+/// Environment variable of every wrapped process: id of the gateway that requested it.
 pub const ENV_GATEWAY_INSTANCE_ID: &str = "OPENCLAW_GATEWAY_INSTANCE_ID";
 /// File name of the wrapper inside its launch directory. `/proc/PID/exe` of a wrapper therefore names its lease.
 pub const WRAPPER_FILE: &str = "acp-wrapper";
-/// File name of the launch description, beside the wrapper, mode 0600.
+/// File name of the launch description, in the directory of the wrapper, mode 0600.
 pub const LAUNCH_FILE: &str = "launch.json";
 /// Version of [`Launch`] and of the control messages.
 pub const LAUNCH_VERSION: u16 = 1;
-/// The largest control message, in bytes.
+/// Maximum size of a control message, in bytes.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
-/// Stage of a failed setup in which a directory of [`Landlock::write`] could not be opened.
+/// Setup stage reported when a directory of [`Landlock::write`] could not be opened.
 pub const STAGE_OPEN_ROOT: &str = "confine writes: open a root";
-/// How many descriptors come with [`ToWrapper::Launch`]: the adapter's stdin, stdout and stderr, in this order.
+/// Number of descriptors sent with [`ToWrapper::Launch`]: the adapter's stdin, stdout and stderr, in this
+/// order.
 pub const LAUNCH_FDS: usize = 3;
 
-/// What `launch.json` says: everything the wrapper needs, so that nothing of it stands in an argument vector.
+/// Content of `launch.json`: all parameters of the wrapper, so that none of them is visible in an argument
+/// vector.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
     /// [`LAUNCH_VERSION`] of the writer; another version is refused.
     pub version: u16,
-    /// The lease that this process tree belongs to.
+    /// Lease of this process tree.
     pub lease_id: LeaseId,
-    /// The gateway that asked for it.
+    /// Gateway that requested it.
     pub gateway_instance_id: GatewayInstanceId,
-    /// Program and arguments of the adapter; the program is looked up in `PATH` of `env` when it has no slash.
+    /// Program and arguments of the adapter. A program without a slash is looked up in `PATH` of `env`.
     pub argv: Vec<String>,
-    /// The whole environment of the adapter. Nothing is inherited.
+    /// Complete environment of the adapter. No variable is inherited.
     pub env: Vec<(String, String)>,
     /// Working directory of the adapter, absolute.
     pub cwd: String,
-    /// Milliseconds between SIGTERM and SIGKILL when the wrapper cleans up.
+    /// Time between SIGTERM and SIGKILL when the wrapper cleans up, in milliseconds.
     pub term_grace_ms: u64,
-    /// Milliseconds after SIGKILL for which the wrapper goes on sweeping before it gives up on survivors.
+    /// Time after the first SIGKILL during which the wrapper keeps killing before it gives up on survivors,
+    /// in milliseconds.
     pub sweep_ms: u64,
-    /// As whom and within which bounds the adapter runs.
+    /// User and restrictions of the adapter.
     pub confine: Confine,
 }
 
-/// As whom and within which bounds an adapter and everything it starts run. The default changes nothing.
+/// User and restrictions of an adapter and all its descendants. The default changes nothing.
 ///
-/// The wrapper itself keeps the supervisor's user, and with it the power to end the tree.
+/// The wrapper itself keeps the supervisor's user, so that it is permitted to kill the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confine {
-    /// Run as another user; only a wrapper that runs as root can.
+    /// Other user to run as; requires a wrapper that runs as root.
     pub run_as: Option<RunAs>,
-    /// Programs with a set-user-id bit or file capabilities give the tree no rights (`PR_SET_NO_NEW_PRIVS`).
+    /// Set `PR_SET_NO_NEW_PRIVS`: programs with a set-user-id bit or file capabilities give the tree no
+    /// privileges.
     pub no_new_privs: bool,
     /// File mode creation mask.
     pub umask: Option<u32>,
     /// Resource limits, see setrlimit(2).
     pub limits: Vec<ResourceLimit>,
-    /// How much sooner than others the tree is ended when memory runs out, -1000 to 1000.
+    /// Adjustment of the out-of-memory killer's score, -1000 to 1000. A higher value is killed sooner.
     pub oom_score_adj: Option<i32>,
-    /// Where the tree may write.
+    /// Paths that the tree may write to.
     pub landlock: Option<Landlock>,
-    /// The working directory is entered only by a path without links.
+    /// Refuse a working directory whose path contains symbolic links.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cwd_without_links: bool,
 }
 
-/// A user, by numbers.
+/// Numeric identity of a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunAs {
@@ -84,19 +89,19 @@ pub struct RunAs {
     pub groups: Vec<u32>,
 }
 
-/// One resource limit.
+/// Limit of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceLimit {
-    /// What is limited.
+    /// The limited resource.
     pub resource: Resource,
-    /// The limit in force, in the resource's own unit.
+    /// Soft limit, in the unit of the resource.
     pub soft: u64,
-    /// How far the tree itself may raise it.
+    /// Hard limit: the maximum to which the tree may raise its soft limit.
     pub hard: u64,
 }
 
-/// What can be limited, see setrlimit(2).
+/// Resources that can be limited, see setrlimit(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
@@ -108,7 +113,7 @@ pub enum Resource {
     Cpu,
     /// Heap and data of one process, in bytes.
     Data,
-    /// Size of a file that is written, in bytes.
+    /// Size of a written file, in bytes.
     FileSize,
     /// Open files of one process.
     OpenFiles,
@@ -116,26 +121,27 @@ pub enum Resource {
     Processes,
 }
 
-/// A Landlock ruleset, see landlock(7). Where the kernel has none, nothing is run.
+/// Landlock ruleset, see landlock(7). If the kernel does not support it, nothing is started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Landlock {
-    /// Absolute directories and files below which the tree may write; it may read and run everywhere.
+    /// Absolute paths of directories and files that the tree may write to. Reading and executing are not
+    /// restricted.
     pub write: Vec<String>,
-    /// Signals and abstract Unix sockets reach only the tree itself, where the kernel can do that.
+    /// Restrict signals and abstract Unix sockets to the tree itself, if the kernel supports that.
     pub scope: bool,
 }
 
-/// From the supervisor to the wrapper.
+/// Messages from the supervisor to the wrapper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToWrapper {
-    /// The adapter's pipes are attached ([`LAUNCH_FDS`]): fork the adapter, blocked before exec.
+    /// Fork the adapter, blocked before exec. Its pipes are attached ([`LAUNCH_FDS`]).
     Launch,
-    /// The lease is durable with both pids in it: let the adapter exec.
+    /// Let the adapter exec: both pids are durable in the lease.
     Go,
 }
 
-/// From the wrapper to the supervisor.
+/// Messages from the wrapper to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromWrapper {
     /// The adapter is forked and waits for [`ToWrapper::Go`].
@@ -151,44 +157,44 @@ pub enum FromWrapper {
     ExecFailed {
         /// The `errno` of the failed call.
         errno: i32,
-        /// Which step failed: `chdir`, `exec`, or one of the confinement: `oom_score_adj`, `setrlimit`, `setgroups`,
-        /// `setresgid`, `setresuid`, `capset`, `no_new_privs`, `landlock`.
+        /// Failed step: `chdir`, `exec`, or one of the confinement: `oom_score_adj`, `setrlimit`,
+        /// `setgroups`, `setresgid`, `setresuid`, `capset`, `no_new_privs`, `landlock`.
         stage: String,
     },
-    /// The wrapper could not get as far as a blocked adapter.
+    /// The wrapper failed before the adapter was forked.
     SetupFailed {
         /// The `errno` of the failed call.
         errno: i32,
-        /// What was being done.
+        /// Failed step.
         stage: String,
     },
-    /// The adapter ended; the rest of its tree is being cleaned up now.
+    /// The adapter ended; the wrapper now cleans up the rest of its tree.
     AdapterExited {
-        /// How it ended.
+        /// Exit status of the adapter.
         status: ExitStatus,
     },
-    /// The tree is gone, or the sweep deadline passed: the wrapper's last word.
+    /// Last message: the tree is gone, or the sweep deadline has passed.
     Done {
-        /// How the adapter ended.
+        /// Exit status of the adapter.
         status: ExitStatus,
         /// Pids that were still alive at the sweep deadline (uninterruptible, or of another user).
         survivors: Vec<i32>,
     },
 }
 
-/// How a process ended.
+/// Exit status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitStatus {
-    /// It called exit with this code.
+    /// The process exited with this code.
     Exited(i32),
-    /// This signal ended it.
+    /// The process was killed by this signal.
     Signaled(i32),
-    /// Nobody saw how it ended.
+    /// The exit status could not be read.
     Unknown,
 }
 
 impl ExitStatus {
-    /// The code a shell would show: the exit code, or 128 + signal; `None` when nobody saw it.
+    /// Returns the exit code as a shell shows it: the code, or 128 + signal; `None` if unknown.
     #[must_use]
     pub const fn shell_code(self) -> Option<i32> {
         match self {

@@ -1,7 +1,7 @@
-//! What the processes of acp-host share: typed ids, the supervisor protocol, its framing, and the
+//! Types shared by the processes of acp-host: typed ids, the supervisor protocol, its framing, and the
 //! contract between supervisor and wrapper.
 //!
-//! This crate is the lowest floor of the house: it knows nothing of gateways, databases or agents.
+//! This is the lowest crate of the workspace: it does not depend on gateway, database or agent code.
 #![deny(clippy::indexing_slicing)]
 
 pub mod codes;

@@ -1,12 +1,12 @@
-//! Rate limit for log lines that peers cause: a few lines of each kind per window, then their number. A peer that
-//! connects in a loop does not fill the log.
+//! Rate limit for log lines caused by peers: a few lines of each kind per window, then only their count. A
+//! peer that connects in a loop does not fill the log.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Lines of one kind within [`WINDOW_MS`].
+/// Maximum number of lines of one kind within [`WINDOW_MS`].
 pub const LINES_MAX: u64 = 10;
 /// Length of a window, in milliseconds.
 pub const WINDOW_MS: u64 = 10_000;
@@ -22,7 +22,7 @@ pub type Kind = (u32, &'static str);
 pub enum LogDecision {
     /// Write the line.
     Write,
-    /// Count the line. The caller that gets the first one of a window calls [`LogLimit::end`] when the window ends.
+    /// Count the line. The caller that gets `begins` calls [`LogLimit::end`] when the window ends.
     Count {
         /// The window, if this line is the first one counted in it.
         begins: Option<Kind>,

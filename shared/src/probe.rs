@@ -1,13 +1,14 @@
-//! Look-ups of programs and directories as the user of this process: in the supervisor's file helper, and in commands that
-//! run without a gateway.
+//! Look-ups of programs and directories as the user of this process: in the supervisor's file helper, and in
+//! commands that run without a gateway.
 
 use crate::files::FilesError;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Absolute path of an executable file: `name` itself if it is absolute, else `name`, which has no slash then, in the
-/// first directory of `search` that has it. `search` has the form of `PATH`; its relative directories are ignored.
+/// Returns the absolute path of an executable file: `name` itself if it is absolute, else `name`, which must
+/// not have a slash, in the first directory of `search` that contains it. `search` has the form of `PATH`;
+/// its relative directories are ignored.
 #[must_use]
 pub fn program(name: &str, search: &str) -> Option<String> {
     if name.starts_with('/') {
@@ -27,7 +28,7 @@ fn is_program(file: &Path) -> bool {
     is_file && rustix::fs::accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }
 
-/// Canonical path of a directory that this process may enter.
+/// Returns the canonical path of a directory that this process may enter.
 ///
 /// # Errors
 /// [`FilesError::BadPath`] for a path that is relative or not UTF-8, [`FilesError::NotFound`],
@@ -43,7 +44,7 @@ pub fn directory(path: &str) -> Result<String, FilesError> {
         Errno::NOTDIR => FilesError::NotDirectory,
         errno => io(&errno.into()),
     })?;
-    // Fails for a directory that may not be entered.
+    // Fails if this process may not enter the directory.
     rustix::fs::openat(&opened, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| io(&errno.into()))?;
     Ok(real)
@@ -51,7 +52,7 @@ pub fn directory(path: &str) -> Result<String, FilesError> {
 
 fn io(error: &std::io::Error) -> FilesError {
     match error.kind() {
-        // As a path that has a file where it needs a directory names nothing.
+        // A path with a file in place of a directory counts as missing.
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => FilesError::NotFound,
         std::io::ErrorKind::PermissionDenied => FilesError::Denied,
         _ => FilesError::Io { message: error.to_string() },

@@ -1,11 +1,11 @@
-//! The contract between gateway and supervisor: every message, on one page.
+//! Contract between gateway and supervisor: all messages of the protocol.
 //!
 //! # Version history
 //! - **1**: Hello/Welcome, Spawn, Attach, Input, Ack, Tail, CloseLease, Release, ListLeases, Verify, Reap, Status,
 //!   Shutdown, Upgrade; notices Output, Exited, LeaseChanged.
 //! - **2**: a gateway sends Marks right after Hello, and acting requests with its epoch (Act); AckSynced in place of
-//!   Ack; RolledBack; Files; SessionLog in place of the `stderr_tail` of Exited, which is empty. Version 1 is still
-//!   spoken with gateways that know no other.
+//!   Ack; RolledBack; Files; SessionLog in place of the `stderr_tail` of Exited, which is empty. Version 1 is
+//!   still supported for older gateways.
 //!
 //! # Rules
 //! Enums are append-only: bincode writes a variant by its position, so an inserted one would silently turn one
@@ -14,10 +14,10 @@
 //!
 //! There is no Cancel here. Cancelling a turn is ACP between gateway and agent and touches no process.
 //!
-//! A connection starts with [`ToSupervisor::Hello`], which a gateway of version 2 follows up with
-//! [`ToSupervisor::Marks`] unasked; the supervisor answers [`ToClient::Welcome`], or [`ToClient::Refused`] or
-//! [`ToClient::RolledBack`] and closes. After that, requests and replies are matched by number, in any order, and
-//! notices come when they come.
+//! A connection starts with [`ToSupervisor::Hello`]; a gateway of version 2 sends [`ToSupervisor::Marks`]
+//! right after it. The supervisor answers [`ToClient::Welcome`], or [`ToClient::Refused`] or
+//! [`ToClient::RolledBack`] and closes. After that, requests and replies are matched by number, in any order;
+//! notices may arrive at any time.
 
 use crate::files::{FilesError, FilesReply, FilesRequest};
 use crate::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};
@@ -27,31 +27,31 @@ pub use crate::refusal::{Refusal, RefusalCode};
 pub use crate::report::{EvidenceFact, EvidenceReport, LastUpgrade, ReapLine, Status};
 use serde::{Deserialize, Serialize};
 
-/// The oldest protocol version that this build speaks.
+/// Oldest protocol version that this build supports.
 pub const VERSION_MIN: u16 = 1;
-/// The newest protocol version that this build speaks.
+/// Newest protocol version that this build supports.
 pub const VERSION_MAX: u16 = 2;
-/// The oldest version in which a gateway sends [`Marks`] and [`ToSupervisor::Act`].
+/// Oldest version in which a gateway sends [`Marks`] and [`ToSupervisor::Act`].
 pub const VERSION_MARKS: u16 = 2;
-/// The largest frame, in bytes: one agent line of 32 MiB and its envelope.
+/// Maximum size of a frame, in bytes: one agent line of 32 MiB and its envelope.
 pub const FRAME_BYTES_MAX: usize = 33 * 1024 * 1024;
-/// Largest [`Hello`], in bytes: until it is read, anybody may be at the other end.
+/// Maximum size of a [`Hello`], in bytes. Small, because the peer is not authenticated before it.
 pub const HELLO_BYTES_MAX: usize = 64 * 1024;
-/// Largest [`Marks`], in bytes: room for tens of thousands of leases.
+/// Maximum size of [`Marks`], in bytes: enough for tens of thousands of leases.
 pub const MARKS_BYTES_MAX: usize = 1024 * 1024;
-/// The largest piece of output in one [`Notice::Output`], in bytes.
+/// Maximum size of the output in one [`Notice::Output`], in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 
-/// From a client (a gateway or the admin CLI) to the supervisor.
+/// Messages from a client (a gateway or the admin CLI) to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToSupervisor {
     /// Opens the connection.
     Hello(Hello),
-    /// Asks for something; answered by a reply with the same number.
+    /// Request; answered by a reply with the same number.
     Request {
         /// Chosen by the client, unique among its unanswered requests.
         id: u64,
-        /// What is asked.
+        /// The request.
         body: Request,
     },
     /// Durable progress of a gateway, right after its Hello. Since version 2.
@@ -68,63 +68,63 @@ pub enum ToSupervisor {
     },
 }
 
-/// From the supervisor to a client.
+/// Messages from the supervisor to a client.
 #[expect(clippy::large_enum_variant, reason = "a message is moved once, from the socket to its handler")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToClient {
     /// The connection is open.
     Welcome(Welcome),
-    /// The connection is not opened, or is ended; the supervisor closes it.
+    /// The connection is refused or ended; the supervisor closes it.
     Refused(Refusal),
-    /// Answers a request.
+    /// Reply to a request.
     Reply {
         /// The number of the request.
         id: u64,
-        /// The answer, or why there is none.
+        /// The answer, or the refusal.
         result: Result<Reply, Refusal>,
     },
-    /// News about a lease of this client.
+    /// Event of a lease of this client.
     Notice(Notice),
-    /// The gateway is not let in because its database went back in time; the supervisor closes the connection. Since
-    /// version 2.
+    /// The gateway is refused because its database is older than the supervisor's record of it; the
+    /// supervisor closes the connection. Since version 2.
     RolledBack(Rollback),
 }
 
-/// Who connects, and what it speaks.
+/// First message of a client: identity and supported versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Oldest version the client speaks.
+    /// Oldest version that the client supports.
     pub version_min: u16,
-    /// Newest version the client speaks.
+    /// Newest version that the client supports.
     pub version_max: u16,
-    /// Optional abilities of the client, by name; unknown ones are ignored.
+    /// Optional features of the client, by name; unknown names are ignored.
     pub features: Vec<String>,
-    /// As whom it connects.
+    /// Role of the client.
     pub role: Role,
-    /// What the supervisor wrote into a file that only those who may connect can read (H9).
+    /// Content of a file of the supervisor that only authorized users can read (H9).
     pub secret: Option<Secret>,
 }
 
-/// As whom a client connects.
+/// Role of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// A gateway: sees and commands its own leases only.
+    /// Gateway: sees and controls its own leases only.
     Gateway {
         /// The installation.
         instance_id: GatewayInstanceId,
-        /// Grows with every start of the gateway; the newest one fences off older connections (H5).
+        /// Start number of the gateway; the highest one fences off older connections (H5).
         epoch: u64,
-        /// Where its state lives, so that a copied state directory is recognised.
+        /// Location of its state, to detect a copied state directory.
         home: Home,
     },
-    /// A person at the admin CLI: sees every lease. Root, the supervisor's own user and the admin group.
+    /// Admin CLI: sees all leases. Allowed for root, the supervisor's own user and the admin group.
     Admin,
 }
 
-/// Where a gateway's state directory is: another value under the same instance id is a copy of it.
+/// Location of a gateway's state directory. Another location with the same instance id indicates a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Home {
-    /// `/etc/machine-id`, or empty where there is none.
+    /// Content of `/etc/machine-id`; empty if the file does not exist.
     pub machine_id: String,
     /// Device number of the state directory.
     pub dev: u64,
@@ -132,155 +132,155 @@ pub struct Home {
     pub ino: u64,
 }
 
-/// Durable progress of a gateway: what its database holds on disk at the time of connecting.
+/// Durable progress of a gateway: values on disk in its database when it connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
-    /// Random id of this start of the gateway. The same epoch under another start id comes from a database that went
-    /// back in time.
+    /// Random id of this start of the gateway. The same epoch with another start id means that the database
+    /// was restored to an older state.
     pub start_id: StartId,
     /// Highest event id that is synced; 0 before the first event.
     pub event_id: u64,
     /// First output byte that is not yet committed, for each agent lease that has not ended in the database.
     pub offsets: Vec<(LeaseId, u64)>,
-    /// The operator accepted the loss of newer data: marks behind the recorded ones replace them, provided that the
-    /// epoch is above the recorded one.
+    /// The operator accepted the loss of newer data: marks behind the recorded ones replace them if the epoch
+    /// is above the recorded one.
     pub accepts_loss: bool,
 }
 
-/// The recorded progress of a gateway whose database is behind it.
+/// Recorded progress of a gateway with an older database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rollback {
-    /// Values that are behind, and the next step for the operator.
+    /// Refusal that lists the values behind the record, and the next step for the operator.
     pub refusal: Refusal,
     /// Highest epoch on record.
     pub epoch: u64,
     /// Highest event id on record.
     pub event_id: u64,
-    /// Living agents of the gateway.
+    /// Number of living agents of the gateway.
     pub agents: u64,
-    /// Until when they are kept while the operator decides, milliseconds since the Unix epoch.
+    /// Time until which the agents are kept while the operator decides, milliseconds since the Unix epoch.
     pub kept_until_ms: u64,
 }
 
 /// The supervisor's answer to [`Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The version both will speak: the newest that both know.
+    /// Version used on this connection: the newest one that both sides support.
     pub version: u16,
-    /// Optional abilities of the supervisor, by name.
+    /// Optional features of the supervisor, by name.
     pub features: Vec<String>,
-    /// The supervisor's pid, for people.
+    /// Pid of the supervisor, informational.
     pub pid: i32,
-    /// Made anew at each start of the supervisor: leases of an earlier one are not served by this one.
+    /// Random id of this supervisor start. Leases of an earlier start are not served by this one.
     pub supervisor_id: String,
-    /// Output bytes that the supervisor sends of one lease beyond what was acknowledged (H18).
+    /// Flow-control credit for each lease: output bytes sent beyond the acknowledged offset (H18).
     pub credit_bytes: u64,
 }
 
-/// What a client may ask.
+/// Requests of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Start a process tree under a new lease. Idempotent by lease id. Answered by [`Reply::Spawned`].
+    /// Start a process tree for a new lease. Idempotent by lease id. Answered by [`Reply::Spawned`].
     Spawn(Spawn),
-    /// Receive the lease's output from `from_offset` on, as notices. Answered by [`Reply::Attached`].
+    /// Receive the lease's output as notices, starting at `from_offset`. Answered by [`Reply::Attached`].
     Attach {
-        /// Which lease.
+        /// Lease to attach to.
         lease_id: LeaseId,
-        /// The first byte wanted: the client's committed offset.
+        /// First byte to send: the client's committed offset.
         from_offset: u64,
     },
-    /// Write one message to the adapter's standard input, once. Answered by [`Reply::Written`] when its last
-    /// byte is in the pipe. A repeated number with the same bytes is a no-op with the same answer.
+    /// Write one message to the adapter's standard input, exactly once. Answered by [`Reply::Written`] when
+    /// its last byte is in the pipe. A repeated number with the same bytes is a no-op with the same answer.
     Input {
-        /// Which lease.
+        /// Lease of the adapter.
         lease_id: LeaseId,
         /// Number of the message, from 1, without gaps.
         seq: u64,
-        /// The message, its newline included.
+        /// Message bytes, including the newline.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Everything before `offset` is committed: the supervisor may forget it. Answered by [`Reply::Done`].
+    /// Acknowledge the output before `offset` as committed, to be discarded. Answered by [`Reply::Done`].
     Ack {
-        /// Which lease.
+        /// Lease of the output.
         lease_id: LeaseId,
         /// First byte that is not yet committed.
         offset: u64,
     },
-    /// The kept output of a terminal. Answered by [`Reply::Tail`].
+    /// Return the kept output of a terminal. Answered by [`Reply::Tail`].
     Tail {
-        /// Which lease.
+        /// Lease of the terminal.
         lease_id: LeaseId,
     },
-    /// End the process tree in the orderly way: EOF, SIGTERM, SIGKILL, each with its grace; its terminals
-    /// first. Answered by [`Reply::Closing`] at once; the end is [`Notice::LeaseChanged`]. Idempotent.
+    /// End the process tree with grace periods: EOF, SIGTERM, SIGKILL; its terminals first. Answered at once
+    /// by [`Reply::Closing`]; [`Notice::LeaseChanged`] reports the end. Idempotent.
     CloseLease {
-        /// Which lease.
+        /// Lease to close.
         lease_id: LeaseId,
-        /// Why, for the record.
+        /// Reason, for the record.
         reason: String,
     },
-    /// Nothing more is wanted of an ended lease: its kept output may go. Answered by [`Reply::Done`].
+    /// Discard the kept output of an ended lease: the client no longer needs it. Answered by [`Reply::Done`].
     Release {
-        /// Which lease.
+        /// Lease to release.
         lease_id: LeaseId,
     },
-    /// The leases that the client may see. Answered by [`Reply::Leases`].
+    /// List the leases that the client may see. Answered by [`Reply::Leases`].
     ListLeases {
-        /// Look at the living trees too: memory and number of processes.
+        /// Also inspect living trees: memory and number of processes.
         detail: bool,
     },
-    /// Evidence about one lease beside what its record says. Answered by [`Reply::Evidence`].
+    /// Compare the record of a lease with current evidence. Answered by [`Reply::Evidence`].
     Verify {
-        /// Which lease.
+        /// Lease to verify.
         lease_id: LeaseId,
     },
-    /// End verified orphans, or only say what would be done. Admin only. Answered by [`Reply::Reaped`].
+    /// End verified orphans, or only report what would be done. Admin only. Answered by [`Reply::Reaped`].
     Reap {
-        /// Only say it.
+        /// Only report.
         dry_run: bool,
     },
-    /// How the supervisor is. Answered by [`Reply::Status`].
+    /// Report the state of the supervisor. Answered by [`Reply::Status`].
     Status,
-    /// End the supervisor, unless others use it (H17). Answered by [`Reply::Done`] before it ends.
+    /// End the supervisor, unless other gateways use it (H17). Answered by [`Reply::Done`] before it ends.
     Shutdown {
-        /// The state directory that the caller believes is the supervisor's; another one is refused.
+        /// Expected state directory of the supervisor; the request is refused if it differs.
         state_dir: String,
     },
-    /// Put another program in the place of this one without ending a lease (H14). Answered by [`Reply::Done`]
-    /// when the new program has proved that it can go on, before connections are dropped. Refused as Shutdown is.
+    /// Replace the supervisor's program without ending a lease (H14). Answered by [`Reply::Done`] after the
+    /// new program passed its checks, before connections are dropped. Refused as Shutdown is.
     Upgrade {
-        /// Absolute path of the program; by default the one that this supervisor was started from.
+        /// Absolute path of the new program; by default the path that this supervisor was started from.
         program: Option<String>,
-        /// The state directory that the caller believes is the supervisor's; another one is refused.
+        /// Expected state directory of the supervisor; the request is refused if it differs.
         state_dir: String,
     },
-    /// As [`Request::Ack`], for output whose events are synced up to `event_id`. Answered by [`Reply::Done`]. Since
-    /// version 2.
+    /// Acknowledge output like [`Request::Ack`]; its events are synced up to `event_id`. Answered by
+    /// [`Reply::Done`]. Since version 2.
     AckSynced {
-        /// Which lease.
+        /// Lease of the output.
         lease_id: LeaseId,
         /// First byte that is not yet committed.
         offset: u64,
         /// Highest event id that is synced.
         event_id: u64,
     },
-    /// Read, write or look up files as the lease's user does. Answered by [`Reply::Files`]. Since version 2.
+    /// Read, write or look up files as the user of the lease. Answered by [`Reply::Files`]. Since version 2.
     Files(FilesRequest),
-    /// A piece of the log of a session: what its agents wrote to standard error, without configured secrets.
-    /// Answered by [`Reply::SessionLog`]. Since version 2.
+    /// Return a piece of a session log: standard error of the session's agents, with configured secrets
+    /// redacted. Answered by [`Reply::SessionLog`]. Since version 2.
     SessionLog {
-        /// Which session of the client.
+        /// Session of the client.
         session_key: SessionKey,
         /// Position of the first line.
         from: LogFrom,
-        /// Bytes of the piece at most; it never has more than [`OUTPUT_BYTES_MAX`].
+        /// Maximum size of the piece, in bytes; at most [`OUTPUT_BYTES_MAX`] is returned.
         bytes_max: u64,
     },
 }
 
 impl Request {
-    /// Returns true for requests that change a lease: a gateway sends them as [`ToSupervisor::Act`].
+    /// True for requests that change a lease. A gateway sends these as [`ToSupervisor::Act`].
     #[must_use]
     pub const fn acts(&self) -> bool {
         match self {
@@ -307,31 +307,31 @@ impl Request {
 /// Position of a piece of a session log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogFrom {
-    /// At this offset. An offset before the first byte that is kept, or behind the end (the log was removed and begun
-    /// again), stands for the first byte that is kept.
+    /// At this offset. An offset before the first kept byte, or behind the end (the log was removed and
+    /// started again), stands for the first kept byte.
     Offset(u64),
-    /// At the first line that begins within so many bytes before the end.
+    /// At the first line that starts within this number of bytes before the end.
     End(u64),
 }
 
-/// What to start.
+/// Parameters of a new lease.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spawn {
-    /// Minted and committed by the gateway beforehand.
+    /// Lease id, created and committed by the gateway beforehand.
     pub lease_id: LeaseId,
-    /// The session it serves.
+    /// Session that the lease serves.
     pub session_key: SessionKey,
-    /// What it is.
+    /// Kind of the lease.
     pub kind: LeaseKind,
-    /// Program and arguments; never a shell line.
+    /// Program and arguments; not interpreted by a shell.
     pub argv: Vec<String>,
-    /// The whole environment; the two lease variables are added.
+    /// Complete environment; the supervisor adds the two lease variables.
     pub env: Vec<(String, String)>,
     /// Absolute working directory.
     pub cwd: String,
-    /// Absolute directories that the session works in: where the tree may write if writing is confined.
+    /// Absolute directories that the session works in. If writes are confined, the tree may write only there.
     pub roots: Vec<String>,
-    /// How long each step of an orderly end may take.
+    /// Grace periods of a close.
     pub graces: Graces,
 }
 
@@ -350,29 +350,29 @@ impl std::fmt::Debug for Spawn {
     }
 }
 
-/// What a lease is for.
+/// Purpose of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LeaseKind {
-    /// A coding agent: stdout is relayed with offsets and back-pressure, stdin is numbered.
+    /// Coding agent: stdout is relayed with offsets and back-pressure, stdin messages are numbered.
     Agent,
-    /// A command that an agent runs (H16): stdout and stderr share one pipe, the last bytes are kept, no
-    /// back-pressure; it ends with its parent.
+    /// Command started by an agent (H16): stdout and stderr share one pipe, only the last bytes are kept,
+    /// without back-pressure; ends with its parent.
     Terminal {
-        /// The agent's lease.
+        /// Lease of the agent.
         parent_lease_id: LeaseId,
-        /// How many bytes of output are kept.
+        /// Number of output bytes kept.
         output_bytes_max: u64,
     },
 }
 
-/// How long each step of an orderly end may take, in milliseconds.
+/// Grace periods of a close, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Graces {
     /// From end of file on stdin to SIGTERM.
     pub eof_ms: u64,
     /// From SIGTERM to SIGKILL.
     pub term_ms: u64,
-    /// From SIGKILL to naming the survivors.
+    /// From SIGKILL to reporting the survivors.
     pub kill_ms: u64,
 }
 
@@ -385,31 +385,31 @@ impl Default for Graces {
 /// Answers to requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// The tree runs (or ran already, when the request was a repetition).
+    /// The tree runs. Also the answer to a repeated request for a running tree.
     Spawned(LeaseInfo),
-    /// Output follows as notices, from the offset that was asked.
+    /// Attached; output follows as notices from the requested offset.
     Attached(Attached),
-    /// The message is in the pipe.
+    /// The message is written to the pipe.
     Written {
-        /// Its number.
+        /// Number of the message.
         seq: u64,
     },
-    /// Done; nothing to tell.
+    /// Done, without a result.
     Done,
-    /// The kept output of a terminal.
+    /// Kept output of a terminal.
     Tail(Tail),
-    /// The end has begun, or had happened.
+    /// The lease is closing, or had ended before.
     Closing {
-        /// The lease's state now.
+        /// Current state of the lease.
         state: LeaseState,
     },
-    /// The leases that the client may see, oldest first.
+    /// Leases that the client may see, oldest first.
     Leases(Vec<LeaseInfo>),
-    /// Evidence beside record.
+    /// Comparison of recorded and current evidence.
     Evidence(EvidenceReport),
-    /// What was, or would be, done about each lease.
+    /// Action for each lease, done or only planned.
     Reaped(Vec<ReapLine>),
-    /// How the supervisor is.
+    /// State of the supervisor.
     Status(Status),
     /// Result of a file request. Since version 2.
     Files(Result<FilesReply, FilesError>),
@@ -417,7 +417,7 @@ pub enum Reply {
     SessionLog(LogPiece),
 }
 
-/// A piece of a session log, in whole lines. The next one begins at `offset` plus the length of `bytes`.
+/// Piece of a session log, in whole lines. The next one begins at `offset` plus the length of `bytes`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPiece {
     /// Offset of the first byte.
@@ -425,55 +425,55 @@ pub struct LogPiece {
     /// The lines.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
-    /// Offset behind the last byte of the log.
+    /// Offset behind the last byte of the whole log.
     pub end: u64,
 }
 
-/// Where a lease's streams stand (H7: a client that finds itself behind these has lost its own state).
+/// Stream positions of a lease. H7: a client whose own offsets are behind these has lost state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     /// State of the lease.
     pub state: LeaseState,
-    /// First output byte still kept.
+    /// Offset of the first output byte still kept.
     pub stdout_base: u64,
     /// One past the last output byte received from the adapter so far.
     pub stdout_end: u64,
-    /// Whether the adapter's output has ended, so that `stdout_end` is final.
+    /// True if the adapter's output has ended; then `stdout_end` is final.
     pub stdout_eof: bool,
-    /// Highest number of an input message that is wholly written.
+    /// Highest number of an input message that is completely written.
     pub stdin_written: u64,
     /// Highest number of an input message that was accepted; above `stdin_written` only while writing.
     pub stdin_accepted: u64,
-    /// How the adapter ended, once it has.
+    /// Exit status of the adapter, if it has ended.
     pub exit: Option<ExitStatus>,
 }
 
-/// What a terminal has printed.
+/// Output of a terminal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tail {
-    /// The last bytes of it, at most `output_bytes_max`.
+    /// The last bytes of the output, at most `output_bytes_max`.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
-    /// Whether earlier bytes were dropped.
+    /// True if earlier bytes were dropped.
     pub truncated: bool,
-    /// How the command ended, once it has.
+    /// Exit status of the command, if it has ended.
     pub exit: Option<ExitStatus>,
 }
 
-/// Life of a lease. `reserved → bound → open → closing → closed`, and `lost` from any of the first four.
+/// State of a lease. `reserved → bound → open → closing → closed`, and `lost` from any of the first four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LeaseState {
-    /// The lease is durable; no process is known.
+    /// The lease is durable; no process is known yet.
     Reserved,
     /// Both pids are durable; the adapter is blocked before exec.
     Bound,
     /// The adapter runs.
     Open,
-    /// The tree is being ended, or a survivor is still there.
+    /// The tree is being ended, or has survivors.
     Closing,
-    /// The tree is verified gone.
+    /// The tree is verified to be gone.
     Closed,
-    /// The tree is gone, or cannot be proved ours, without an orderly end.
+    /// The tree is gone without an orderly end, or its ownership cannot be proved.
     Lost,
 }
 
@@ -495,7 +495,7 @@ impl LeaseState {
         }
     }
 
-    /// Whether nothing more will happen to the process tree.
+    /// True if nothing more happens to the process tree.
     #[must_use]
     pub const fn is_ended(self) -> bool {
         matches!(self, Self::Closed | Self::Lost)
@@ -508,22 +508,22 @@ impl std::fmt::Display for LeaseState {
     }
 }
 
-/// One lease as people and programs see it.
+/// Public description of a lease, for users and programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseInfo {
-    /// The lease.
+    /// Id of the lease.
     pub lease_id: LeaseId,
-    /// Whose it is.
+    /// Gateway that owns the lease.
     pub gateway_instance_id: GatewayInstanceId,
     /// The user that the gateway ran as.
     pub owner_uid: u32,
-    /// The session it serves.
+    /// Session that the lease serves.
     pub session_key: SessionKey,
-    /// What it is for.
+    /// Kind of the lease.
     pub kind: LeaseKind,
-    /// Where it is in its life.
+    /// State of the lease.
     pub state: LeaseState,
-    /// Why it is there, in words; empty when there is nothing to say.
+    /// Reason of the state, as text; may be empty.
     pub state_reason: String,
     /// Pid of the wrapper, once bound.
     pub wrapper_pid: Option<i32>,
@@ -533,38 +533,38 @@ pub struct LeaseInfo {
     pub pgid: Option<i32>,
     /// Session of the wrapper, once bound.
     pub sid: Option<i32>,
-    /// The file that the wrapper was started from.
+    /// Path of the wrapper's executable.
     pub wrapper_path: String,
     /// SHA-256 of the argument vector, in hex.
     pub command_hash: String,
-    /// Which rung of the supervision ladder holds the tree (`R1` … `R4`).
+    /// Containment level of the tree (`R1` … `R4`).
     pub rung: String,
-    /// When it was reserved, milliseconds since the Unix epoch.
+    /// Time of the reservation, milliseconds since the Unix epoch.
     pub started_at_ms: u64,
-    /// How the adapter ended, once it has.
+    /// Exit status of the adapter, if it has ended.
     pub exit: Option<ExitStatus>,
-    /// One past the last output byte received.
+    /// Offset one past the last received output byte.
     pub stdout_end: u64,
-    /// First output byte not yet acknowledged.
+    /// Offset of the first output byte not yet acknowledged.
     pub stdout_acked: u64,
-    /// Highest input number written.
+    /// Highest number of a written input message.
     pub stdin_written: u64,
-    /// Resident memory of the tree in bytes, when asked of a living one.
+    /// Resident memory of the tree, in bytes. Only in detailed lists, for a living tree.
     pub memory_bytes: Option<u64>,
-    /// How many processes the tree has, when asked of a living one.
+    /// Number of processes of the tree. Only in detailed lists, for a living tree.
     pub tree_size: Option<u64>,
-    /// Output and input that the supervisor holds of it, in bytes, in memory and on disk.
+    /// Output and input buffered by the supervisor in memory and on disk, in bytes.
     pub buffered_bytes: u64,
-    /// The control group of the tree, where there is one.
+    /// Path of the tree's cgroup, if it has one.
     pub cgroup_path: Option<String>,
 }
 
-/// News about a lease.
+/// Event of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// A piece of the adapter's output.
     Output {
-        /// Which lease.
+        /// Lease of the output.
         lease_id: LeaseId,
         /// Offset of its first byte.
         offset: u64,
@@ -572,26 +572,26 @@ pub enum Notice {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// The adapter ended and its output is complete: nothing follows `end_offset`.
+    /// The adapter ended and its output is complete: no output follows `end_offset`.
     Exited {
-        /// Which lease.
+        /// Lease of the adapter.
         lease_id: LeaseId,
-        /// How it ended.
+        /// Exit status of the adapter.
         status: ExitStatus,
-        /// One past the last output byte there will ever be.
+        /// Offset one past the last output byte; final.
         end_offset: u64,
-        /// Highest input number wholly written.
+        /// Highest number of a completely written input message.
         stdin_written: u64,
-        /// Empty since version 2: standard error is in the log of the session.
+        /// Empty since version 2: standard error is in the session log.
         stderr_tail: String,
     },
-    /// A lease changed its state.
+    /// The state of a lease changed.
     LeaseChanged {
-        /// Which lease.
+        /// Lease that changed.
         lease_id: LeaseId,
         /// The new state.
         state: LeaseState,
-        /// Why, in words.
+        /// Reason, as text.
         reason: String,
     },
 }

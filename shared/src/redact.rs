@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A text that prints as `***` wherever it is shown. Sent and stored it is the text itself.
+/// Secret text that prints as `***` in `Debug` output. Serialization contains the text itself.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Secret(String);
 
@@ -14,7 +14,7 @@ impl Secret {
         Self(value)
     }
 
-    /// The secret itself, for the one place that needs it.
+    /// Returns the secret in clear text.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -27,7 +27,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Shows an environment by its names alone.
+/// Environment whose `Debug` output contains only the variable names.
 pub struct EnvNames<'a>(pub &'a [(String, String)]);
 
 impl fmt::Debug for EnvNames<'_> {
@@ -36,7 +36,7 @@ impl fmt::Debug for EnvNames<'_> {
     }
 }
 
-/// A type error of serde without the text that had the wrong type: it may be a secret in the wrong place.
+/// Removes the quoted value from a serde type error: it may be a secret that was put in the wrong place.
 #[must_use]
 pub fn hide_value(error: &str) -> String {
     const BEGIN: &str = "invalid type: string \"";

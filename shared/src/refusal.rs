@@ -1,27 +1,27 @@
-//! Why something was not done: a code for programs, words for people, and when to try again.
+//! Refusals of requests: a code for programs, a message for people, and a retry delay.
 
 use serde::{Deserialize, Serialize};
 
-/// Why something was not done.
+/// Refusal of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct Refusal {
     /// The kind of refusal, for programs.
     pub code: RefusalCode,
-    /// What happened and what to do next, for people.
+    /// Failure and next step, for people.
     pub message: String,
-    /// When it makes sense to try again, in milliseconds; `None` when it does not.
+    /// Delay after which a retry makes sense, in milliseconds; `None` if a retry does not help.
     pub retry_after_ms: Option<u64>,
 }
 
 impl Refusal {
-    /// A refusal that trying again will not change.
+    /// Creates a refusal that a retry will not change.
     #[must_use]
     pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), retry_after_ms: None }
     }
 
-    /// The same, worth another try after `ms` milliseconds.
+    /// Sets the retry delay to `ms` milliseconds.
     #[must_use]
     pub fn retry_after(mut self, ms: u64) -> Self {
         self.retry_after_ms = Some(ms);
@@ -31,7 +31,7 @@ impl Refusal {
 
 macro_rules! refusal_codes {
     ($($(#[$doc:meta])+ $name:ident = $text:literal,)+) => {
-        /// The kinds of refusal. Append-only.
+        /// Codes of refusals. Append-only.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
         pub enum RefusalCode { $($(#[$doc])+ $name,)+ }
 
@@ -39,7 +39,7 @@ macro_rules! refusal_codes {
             /// Every code.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// The name in logs and JSON.
+            /// Returns the name used in logs and JSON.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }
@@ -51,55 +51,55 @@ macro_rules! refusal_codes {
 refusal_codes! {
     /// No common protocol version.
     VersionUnsupported = "VERSION_UNSUPPORTED",
-    /// The peer's user may not connect, or may not do this.
+    /// The peer's user may not connect, or may not send this request.
     NotAuthorised = "NOT_AUTHORISED",
     /// The instance id belongs to another user.
     InstanceOfOtherUser = "INSTANCE_OF_OTHER_USER",
-    /// A living connection of this gateway exists.
+    /// Another connection of this gateway is still alive.
     InstanceBusy = "INSTANCE_BUSY",
     /// A newer connection of this gateway took over.
     EpochStale = "EPOCH_STALE",
     /// The gateway's state directory is a copy of another one.
     CloneDetected = "CLONE_DETECTED",
-    /// No such lease, or none that the client may see.
+    /// No such lease, or none that is visible to the client.
     LeaseUnknown = "LEASE_UNKNOWN",
-    /// The lease id is taken by a different spawn.
+    /// The lease id is already used by a different spawn.
     LeaseConflict = "LEASE_CONFLICT",
     /// The session has another agent lease whose tree is not gone yet (H5).
     SessionBusy = "SESSION_BUSY",
     /// The lease has ended.
     LeaseEnded = "LEASE_ENDED",
-    /// A queue is full; the row stays with the sender (H18).
+    /// A queue is full; the sender keeps its message and retries (H18).
     Busy = "BUSY",
     /// A repeated input number with other bytes (H7).
     SeqConflict = "SEQ_CONFLICT",
     /// An input number that leaves a gap.
     SeqGap = "SEQ_GAP",
-    /// An offset outside of what is kept.
+    /// An offset outside of the kept output.
     OffsetUnavailable = "OFFSET_UNAVAILABLE",
-    /// A limit on size or number.
+    /// A size or count is over its limit.
     TooLarge = "TOO_LARGE",
     /// The adapter could not be started.
     SpawnFailed = "SPAWN_FAILED",
-    /// A cap on leases or connections is reached.
+    /// A limit on leases or connections is reached.
     QuotaExceeded = "QUOTA_EXCEEDED",
-    /// The agent keeps crashing; wait.
+    /// The agent keeps crashing; retry later.
     CrashLoop = "CRASH_LOOP",
     /// The lease store cannot be written: nothing was done.
     StoreUnavailable = "STORE_UNAVAILABLE",
     /// The supervisor is ending.
     ShuttingDown = "SHUTTING_DOWN",
-    /// Other gateways have leases here.
+    /// Other gateways have leases in this supervisor.
     InUse = "IN_USE",
-    /// The message makes no sense at this point.
+    /// The message is not valid at this point.
     BadRequest = "BAD_REQUEST",
-    /// A fault of the supervisor; its log says more.
+    /// Internal error of the supervisor; details are in its log.
     Internal = "INTERNAL",
-    /// Process trees cannot be held on this machine: nothing is started.
+    /// This machine has no usable containment level: nothing is started.
     RungUnavailable = "RUNG_UNAVAILABLE",
-    /// Another program cannot take over: this one goes on.
+    /// The new program cannot take over; this one keeps running.
     UpgradeFailed = "UPGRADE_FAILED",
-    /// The gateway's database went back in time.
+    /// The gateway's database is older than the supervisor's record of it.
     RolledBack = "ROLLED_BACK",
 }
 

@@ -4,7 +4,7 @@ use crate::ids::{GatewayInstanceId, LeaseId};
 use crate::protocol::{LeaseInfo, LeaseState};
 use serde::{Deserialize, Serialize};
 
-/// Evidence about one lease beside its record.
+/// Comparison of a lease's record with current evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvidenceReport {
     /// The lease.
@@ -19,16 +19,16 @@ pub struct EvidenceReport {
     pub tree: Vec<(i32, String)>,
 }
 
-/// One recorded fact beside its value now.
+/// Recorded fact and its current value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvidenceFact {
-    /// Of which process: `wrapper` or `adapter`.
+    /// Process of the fact: `wrapper` or `adapter`.
     pub subject: String,
     /// Name of the fact: `boot_id`, `start_ticks`, `pidfs_inode` …
     pub name: String,
     /// Recorded value; empty when nothing was recorded.
     pub recorded: String,
-    /// Value now; empty when it cannot be read.
+    /// Current value; empty when it cannot be read.
     pub live: String,
     /// The two values are equal; `None` when one of them is missing.
     pub agrees: Option<bool>,
@@ -52,25 +52,25 @@ pub struct ReapLine {
 /// State of the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Its pid.
+    /// Process id of the supervisor.
     pub pid: i32,
-    /// Its package version.
+    /// Package version of the supervisor.
     pub version: String,
     /// Random id of this start.
     pub supervisor_id: String,
-    /// Its state directory.
+    /// State directory of the supervisor.
     pub state_dir: String,
     /// Time of its start, milliseconds since the Unix epoch.
     pub started_at_ms: u64,
-    /// The rung of the ladder in use.
+    /// Containment level in use.
     pub rung: String,
-    /// Rungs that this machine lacks, each with the reason and the remedy.
+    /// Containment levels that this machine does not support, each with the reason and the remedy.
     pub rungs_missing: Vec<(String, String)>,
-    /// Abilities of the kernel by name, as probed at start.
+    /// Kernel features by name, as probed at start.
     pub abilities: Vec<(String, bool)>,
     /// Leases by state.
     pub leases: Vec<(LeaseState, u64)>,
-    /// Connected gateways, with the number of their living leases.
+    /// Connected gateways, each with the number of its living leases.
     pub gateways: Vec<(GatewayInstanceId, u64)>,
     /// Output bytes held in rings and spools.
     pub buffered_bytes: u64,
@@ -78,7 +78,7 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// Reason for being read-only, if it is.
     pub read_only: Option<String>,
-    /// Time of the last sweep over leases that no task holds, milliseconds since the Unix epoch.
+    /// Time of the last sweep over leases without a task, milliseconds since the Unix epoch.
     pub swept_at_ms: Option<u64>,
     /// Outcome of the last upgrade, if there was one.
     pub last_upgrade: Option<LastUpgrade>,
@@ -87,7 +87,7 @@ pub struct Status {
 /// Outcome of an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastUpgrade {
-    /// Time at which this image took over, milliseconds since the Unix epoch.
+    /// Time at which this program took over, milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// Version before the upgrade.
     pub from_version: String,
@@ -97,6 +97,6 @@ pub struct LastUpgrade {
     pub leases: u64,
     /// Duration without any relayed input or output, in milliseconds.
     pub pause_ms: u64,
-    /// Reason for a failed upgrade; the old program goes on then.
+    /// Reason of a failed upgrade; the old program keeps running then.
     pub error: Option<String>,
 }

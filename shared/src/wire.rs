@@ -1,42 +1,42 @@
-//! Bytes on the socket: bincode inside frames of a big-endian `u32` length, without any I/O.
+//! Encoding of messages: bincode inside frames with a big-endian `u32` length. Does no I/O.
 //!
-//! This is the only module that names bincode. It is used strictly: every message has a size limit that is
-//! checked on the header before anything is allocated, and bytes left over inside a frame are an error.
-//! What bincode cannot check is kept out of the messages (see [`crate::protocol`]).
+//! This is the only module that uses bincode. Every message has a size limit that is checked on the header
+//! before anything is allocated, and bytes left over inside a frame are an error. Types that bincode cannot
+//! check are not used in messages (see [`crate::protocol`]).
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes of the length in front of every frame.
+/// Length of a frame header, in bytes.
 pub const HEADER_BYTES: usize = 4;
 
-/// Why bytes are not a message.
+/// Error of encoding or decoding a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The header announces more than the limit.
     #[error("a frame of {claimed} bytes is over the limit of {limit}")]
     TooLarge {
-        /// What the header says.
+        /// Size according to the header, in bytes.
         claimed: usize,
-        /// What is allowed.
+        /// Maximum size, in bytes.
         limit: usize,
     },
-    /// The frame holds more than its message.
+    /// The frame has bytes after its message.
     #[error("{left} bytes are left over after the message")]
     Trailing {
-        /// How many.
+        /// Number of bytes left over.
         left: usize,
     },
-    /// The frame is not such a message.
+    /// The frame is not a message of the expected type.
     #[error("the frame is not a message: {what}")]
     Malformed {
-        /// What the decoder met.
+        /// Error of the decoder.
         what: String,
     },
-    /// The message cannot be written.
+    /// The message cannot be encoded.
     #[error("the message cannot be encoded: {what}")]
     Encode {
-        /// What the encoder met.
+        /// Error of the encoder.
         what: String,
     },
 }
@@ -45,10 +45,11 @@ const fn config() -> impl bincode::config::Config {
     bincode::config::standard().with_limit::<{ crate::protocol::FRAME_BYTES_MAX }>()
 }
 
-/// Writes one message without a frame.
+/// Encodes one message without a frame.
 ///
 /// # Errors
-/// [`WireError::Encode`] for a message that bincode cannot write, [`WireError::TooLarge`] for one over `limit`.
+/// [`WireError::Encode`] for a message that bincode cannot encode, [`WireError::TooLarge`] for one over
+/// `limit`.
 #[expect(clippy::disallowed_methods, reason = "the one place that writes bincode")]
 pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, WireError> {
     let bytes = bincode::serde::encode_to_vec(message, config())
@@ -59,10 +60,10 @@ pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, WireEr
     Ok(bytes)
 }
 
-/// Writes one message without a frame to the front of `buffer`, without allocating.
+/// Encodes one message without a frame to the front of `buffer`, without allocating.
 ///
 /// # Errors
-/// [`WireError::Encode`] for a message that bincode cannot write, or that does not fit.
+/// [`WireError::Encode`] for a message that bincode cannot encode, or that does not fit.
 #[expect(clippy::disallowed_methods, reason = "the one place that writes bincode")]
 pub fn encode_into<'a, T: Serialize>(message: &T, buffer: &'a mut [u8]) -> Result<&'a [u8], WireError> {
     let encoded = bincode::serde::encode_into_slice(message, &mut *buffer, config());
@@ -70,10 +71,11 @@ pub fn encode_into<'a, T: Serialize>(message: &T, buffer: &'a mut [u8]) -> Resul
     Ok(buffer.get(..length).unwrap_or_default())
 }
 
-/// Reads one message that fills `bytes` exactly.
+/// Decodes one message that fills `bytes` exactly.
 ///
 /// # Errors
-/// [`WireError::Malformed`] when it is no such message, [`WireError::Trailing`] when bytes are left over.
+/// [`WireError::Malformed`] if the bytes are not such a message, [`WireError::Trailing`] if bytes are left
+/// over.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads bincode")]
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     let (message, used) = bincode::serde::decode_from_slice(bytes, config())
@@ -84,7 +86,8 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     }
 }
 
-/// Cuts a stream of bytes into frames. Push what arrives, pop what is complete.
+/// Splits a byte stream into frames and decodes their messages. Input goes to `push`, messages come from
+/// `pop`.
 #[derive(Debug)]
 pub struct Decoder {
     limit: usize,
@@ -93,19 +96,19 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that refuses frames of more than `limit` bytes.
+    /// Creates a decoder that refuses frames of more than `limit` bytes.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { limit, buffer: Vec::new(), start: 0 }
     }
 
-    /// True while no bytes wait for the rest of their frame, or to be popped.
+    /// True if no bytes are buffered, neither complete nor partial frames.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.buffer.len() == self.start
     }
 
-    /// Takes bytes as they arrived.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -114,10 +117,10 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete message, or `None` when more bytes are needed.
+    /// Returns the next complete message, or `None` if more bytes are needed.
     ///
     /// # Errors
-    /// [`WireError`] for an oversized frame or one that is no `T`; the stream cannot be used after that.
+    /// [`WireError`] for an oversized frame or one that is not a `T`; the stream cannot be used after that.
     pub fn pop<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
         let pending = self.buffer.get(self.start..).unwrap_or_default();
         let Some((header, rest)) = pending.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
@@ -132,7 +135,7 @@ impl Decoder {
     }
 }
 
-/// Writes one message with its frame.
+/// Encodes one message with its frame.
 ///
 /// # Errors
 /// As [`encode`].

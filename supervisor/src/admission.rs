@@ -1,4 +1,5 @@
-//! Who is let in: the owner's part of the handshake. What is decided about it stands in [`crate::core::admit`].
+//! Admission of clients: the owner's part of the handshake. The decision itself is made in
+//! [`crate::core::admit`].
 
 use crate::config::size;
 use crate::context::wall_ms;
@@ -12,19 +13,19 @@ use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{Hello, Home, Marks, Refusal, RefusalCode, Role, Rollback, ToClient, Welcome};
 use std::pin::Pin;
 
-/// Admin connections at one time; gateways take none of their places.
+/// Maximum number of admin connections; they are counted separately from gateways.
 const ADMINS_MAX: usize = 64;
-/// When a client that found no place may try again, in milliseconds.
+/// Retry delay for a client that found the connection limit reached, in milliseconds.
 const PLACE_RETRY_MS: u64 = 1_000;
-/// The longest machine id; systemd's have 33 bytes.
+/// Maximum length of a machine id, in bytes; systemd's have 33.
 const MACHINE_ID_BYTES_MAX: usize = 256;
 
-/// Why a client is not let in.
+/// Reason why a client is not admitted.
 #[derive(Debug)]
 pub enum Denial {
-    /// For a reason that every client understands.
+    /// Refusal that every protocol version supports.
     Refused(Refusal),
-    /// Its database went back in time.
+    /// The gateway's database is older than the record of it.
     RolledBack(Box<Rollback>),
 }
 
@@ -35,7 +36,7 @@ impl From<Refusal> for Denial {
 }
 
 impl Denial {
-    /// Code and text.
+    /// Returns code and text of the denial.
     pub(crate) const fn refusal(&self) -> &Refusal {
         match self {
             Self::Refused(refusal) => refusal,
@@ -43,7 +44,7 @@ impl Denial {
         }
     }
 
-    /// The last message of the connection.
+    /// Returns the last message of the connection.
     pub(crate) fn message(self) -> ToClient {
         match self {
             Self::Refused(refusal) => ToClient::Refused(refusal),
@@ -52,7 +53,7 @@ impl Denial {
     }
 }
 
-/// Ends when what was learnt of a gateway is on disk, or when waiting for the disk is over.
+/// Future that completes when the gateway's record is on disk, or when waiting for the disk times out.
 pub(crate) type OnRecord = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn too_many(why: String) -> Refusal {
@@ -60,8 +61,9 @@ fn too_many(why: String) -> Refusal {
 }
 
 impl Owner {
-    /// Lets a client in, or says why not. The welcome is for after what is returned beside it: when it is said, it is on
-    /// record whose gateway this is, and a copy of it is told apart whatever befalls the supervisor (H15).
+    /// Admits a client or denies it. Send the welcome only after the returned future completes: then the
+    /// gateway's record is durable, and a copy of the gateway is detected even after a crash of the
+    /// supervisor (H15).
     pub(crate) fn hello(
         &mut self,
         hello: &Hello,
@@ -97,7 +99,7 @@ impl Owner {
             }
         };
         tracing::info!(?who, uid = peer.uid, pid = peer.pid, epoch, "connected");
-        // Opened after the peer connected: should its number be another's by now, the connection has ended.
+        // The pid may have been reused since the peer connected; in that case the connection has ended.
         let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
         self.links.insert(link.id(), Connected { link, who, peer, epoch, version, process });
         let welcome = Welcome {
@@ -110,8 +112,8 @@ impl Owner {
         Ok((welcome, on_record))
     }
 
-    /// Refuses a gateway without a record here when too many are connected. Gateways with a record need no check: each
-    /// has one connection, and `gateways_per_user_max` bounds the records.
+    /// Refuses a gateway without a record if too many are connected. Gateways with a record need no check:
+    /// each has one connection, and `gateways_per_user_max` bounds the records.
     fn has_room_for_new(&self, uid: u32) -> Result<(), Refusal> {
         let gateways = || self.links.values().filter(|c| c.who != Who::Admin);
         let config = &self.context.config;
@@ -164,7 +166,7 @@ impl Owner {
             tracing::warn!(%gateway, epoch, event_id = installation.progress.event_id, "loss accepted");
         }
         if known.is_none() {
-            // What is known of it may not have been written down; its leases were.
+            // The record of the gateway may not have been written although its leases were.
             if self.leases.values().any(|e| e.lease.gateway == gateway && e.lease.owner_uid != uid) {
                 if self.context.may_log(uid, "leases of another user") {
                     tracing::warn!(%gateway, uid, "refused: there are leases of another user's under this id");
@@ -174,7 +176,7 @@ impl Owner {
             self.has_room_for_new(uid)?;
             self.make_room_for_gateway(uid)?;
         }
-        // Also when it is known already: the last time it may not have been written.
+        // Also written for a known gateway: the last write may have failed.
         let on_record: OnRecord = Box::pin(self.context.store.record_installation(&installation));
         self.installations.insert(gateway, installation);
         self.detached_at_ms.remove(&gateway);
@@ -182,7 +184,7 @@ impl Owner {
         let old: Vec<LinkId> =
             self.links.iter().filter(|(_, c)| c.who == Who::Gateway(gateway)).map(|(id, _)| *id).collect();
         for id in old {
-            // Its unread frames are nobody's any more: the link is no longer known (H5).
+            // Frames still unread on the old connection are ignored: the link is no longer known (H5).
             if let Some(connected) = self.links.remove(&id)
                 && supersedes
             {
@@ -190,7 +192,7 @@ impl Owner {
                     RefusalCode::EpochStale,
                     "a newer connection of this gateway took over",
                 ));
-                // Unread last words delay the end of the old connection no further.
+                // An unread last message must not delay the end of the old connection any further.
                 let end = connected.link.end().clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(LAST_WORDS).await;

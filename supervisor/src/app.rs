@@ -1,4 +1,4 @@
-//! `serve`: takes the lock, reaps, listens, and ends in order.
+//! `serve`: takes the lock, reaps leases of earlier supervisors, listens, and shuts down in order.
 
 use crate::config::{Config, ConfigError};
 use crate::context::{Context, wall_ms};
@@ -42,12 +42,12 @@ use tokio::time::Instant;
 pub const SOCKET_FILE: &str = "supervisor.sock";
 /// File name of the exclusive lock inside the state directory.
 pub(crate) const LOCK_FILE: &str = "lock";
-/// Events that wait for the owner; who has more to say waits.
+/// Capacity of the owner's event queue; senders wait while it is full.
 const EVENTS_QUEUED_MAX: usize = 4096;
-/// Looks at processes for clients that are taken at the same time.
+/// Maximum number of concurrent process inspections for clients.
 const LOOKS_MAX: usize = 2;
 
-/// Why the supervisor does not run.
+/// Reason why the supervisor cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// Another supervisor holds the state directory.
@@ -55,34 +55,34 @@ pub enum AppError {
     Locked {
         /// The state directory.
         state_dir: PathBuf,
-        /// Its pid, in words, if it says.
+        /// Pid of the lock holder as text, if known.
         who: String,
     },
-    /// A file or directory cannot be made or read.
+    /// A file or directory cannot be created or read.
     #[error("cannot use {path}")]
     File {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
     /// The lease store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The configuration does not hold on this machine.
+    /// The configuration is not valid on this machine.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// There is no usable wrapper.
     #[error(transparent)]
     Wrapper(#[from] LaunchDirError),
-    /// The system does not give or say what is needed.
+    /// The system lacks a required facility, or cannot be inspected.
     #[error(transparent)]
     Ground(#[from] GroundError),
-    /// What an earlier image handed over is not what it should be.
+    /// The state handed over by an earlier program of this process is invalid.
     #[error("cannot go on where the earlier program was")]
     Resume(#[from] crate::handover::ResumeError),
-    /// The service manager cannot be told anything.
+    /// Notifications to the service manager cannot be set up.
     #[error("cannot use what the service manager put into the environment")]
     Manager(#[source] io::Error),
     /// Signals cannot be received.
@@ -90,14 +90,14 @@ pub enum AppError {
     Signals(#[source] io::Error),
 }
 
-/// How `serve` was asked to run.
+/// Options of `serve`.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The state directory.
     pub state_dir: PathBuf,
-    /// The socket; by default in the state directory.
+    /// Path of the socket; by default in the state directory.
     pub socket: Option<PathBuf>,
-    /// The wrapper; by default beside this program.
+    /// Path of the wrapper; by default in the directory of this program.
     pub wrapper: Option<PathBuf>,
     /// The configuration.
     pub config: Config,
@@ -107,13 +107,13 @@ fn file<T>(path: &Path, result: io::Result<T>) -> Result<T, AppError> {
     result.map_err(|source| AppError::File { path: path.to_owned(), source })
 }
 
-/// How long the lock is waited for: one that was killed holds it until the last of its threads is gone, and until a
-/// child that it was just starting has called exec.
+/// Maximum wait for the lock: a killed supervisor holds it until its last thread has ended, and until a child
+/// that it was just forking has called exec.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Takes the exclusive lock of a state directory. It is held for as long as the file is open, and a process that
-/// dies lets go of it.
+/// Takes the exclusive lock of a state directory. It is held while the file is open, and released when the
+/// process dies.
 fn lock(state_dir: &Path) -> Result<File, AppError> {
     let path = state_dir.join(LOCK_FILE);
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -141,14 +141,14 @@ fn lock(state_dir: &Path) -> Result<File, AppError> {
     Ok(held)
 }
 
-/// The wrapper beside this program.
+/// Returns the path of the wrapper in the directory of this program.
 pub(crate) fn default_wrapper() -> PathBuf {
     std::env::current_exe()
         .map_or_else(|_| PathBuf::from(WRAPPER_FILE), |exe| exe.with_file_name(WRAPPER_FILE))
 }
 
-/// Each lease holds about eight descriptors: the soft limit is raised to the hard one. Returns the limit as it was,
-/// which is what wrappers and adapters get.
+/// Raises the soft descriptor limit to the hard one: each lease uses about eight descriptors. Returns the
+/// previous limit, which wrappers and adapters get.
 fn raise_descriptor_limit() -> rustix::process::Rlimit {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
@@ -158,23 +158,24 @@ fn raise_descriptor_limit() -> rustix::process::Rlimit {
     now
 }
 
-/// The limit on open files as wrappers get it: an earlier image has raised its own already.
+/// Returns the open files limit for wrappers. After a handover, an earlier program has already raised the own
+/// limit.
 fn descriptors(handover: Option<&Handover>) -> rustix::process::Rlimit {
     let Some(handover) = handover else { return raise_descriptor_limit() };
     let (current, maximum) = handover.head.descriptors;
     rustix::process::Rlimit { current, maximum }
 }
 
-/// Everything that stays the same until this image ends.
+/// Parts of the supervisor that are constant until this program ends.
 struct House {
     context: Arc<Context>,
     policy: Policy,
-    /// Numbers connections.
+    /// Source of connection ids.
     links: Arc<AtomicU64>,
     program: PathBuf,
 }
 
-/// What connections and signals come in by. Nothing comes in yet.
+/// Listener, signals and service manager, set up but not yet served.
 struct Doors {
     accepts: Listener,
     signals: Signals,
@@ -182,7 +183,7 @@ struct Doors {
 }
 
 impl House {
-    /// Makes the doors.
+    /// Sets up listener, signals and service manager.
     fn doors(&self, listener: io::Result<OwnedFd>) -> Result<Doors, AppError> {
         let accepts = listener.and_then(Listener::inherited);
         Ok(Doors {
@@ -192,7 +193,7 @@ impl House {
         })
     }
 
-    /// Opens them: connections and signals come in.
+    /// Starts to accept connections and signals.
     fn open(&self, owner: &mut Owner, standing: Standing, doors: Doors) {
         let Doors { accepts, signals, manager } = doors;
         let server =
@@ -209,7 +210,7 @@ impl House {
         });
     }
 
-    /// Goes on where an owner was frozen.
+    /// Resumes an owner from its exported state.
     fn thaw(&self, thawing: Thawing, doors: Doors) -> Result<Owner, AppError> {
         let thawed = Owner::thaw(&self.context, self.policy.clone(), thawing);
         let (mut owner, standing) = file(&self.context.state_dir, thawed)?;
@@ -217,7 +218,7 @@ impl House {
         Ok(owner)
     }
 
-    /// Starts with what the store holds.
+    /// Starts an owner with the leases of the store.
     async fn found(
         &self,
         Fresh { lock, socket }: Fresh,
@@ -249,7 +250,8 @@ impl House {
         Ok(owner)
     }
 
-    /// Lives until the end, however often it fails to leave for another program. Returns what it stood on.
+    /// Runs the owner until the supervisor ends, also across failed upgrades. Returns the process-level
+    /// resources.
     async fn live(
         &self,
         mut owner: Owner,
@@ -275,12 +277,12 @@ impl House {
     }
 }
 
-/// Runs a supervisor until it is asked to end: from what is on disk, or from what an earlier image of this process
-/// handed over (H14). That one is taken only when nothing can fail any more: for as long as it is there it can be given
-/// back. `ready` is called with the socket's path when the first image accepts.
+/// Runs a supervisor until it is asked to end. It starts from the store, or from the state that an earlier
+/// program of this process handed over (H14). The handover is taken out of `handover` only when no later step
+/// can fail: until then it can be given back. `ready` is called with the socket's path when the first program
+/// accepts connections.
 ///
-/// # Errors
-/// [`AppError`]; nothing was started.
+/// [`AppError`], before any process was started.
 pub(crate) async fn serve(
     options: Options,
     handover: &mut Option<Handover>,
@@ -297,7 +299,7 @@ pub(crate) async fn serve(
             tracing::info!(from = to_come.head.version, leases = to_come.living(), "taking over");
             let Some(handover) = handover.take() else { return Ok(()) };
             let mut owner = house.thaw(handover.arrived(loaded.leases), doors)?;
-            // What the earlier program said already came with the handover.
+            // The warnings of the earlier program are already in the handover.
             let new = |warning: &String| !owner.warnings.contains(warning);
             let new: Vec<String> = warnings.into_iter().filter(new).collect();
             owner.warnings.extend(new);
@@ -311,7 +313,7 @@ pub(crate) async fn serve(
     drop(standing.as_ref().and_then(|standing| standing.to_remove.as_ref()).map(std::fs::remove_file));
     context.settle().await;
     give_back_groups(&context);
-    // What was posted is on disk when this is, all of it in one file.
+    // After this, all posted writes are on disk, in one file.
     let finished = context.store.finish().await;
     if finished.is_ok() {
         writer.finish();
@@ -320,13 +322,13 @@ pub(crate) async fn serve(
     Ok(finished?)
 }
 
-/// What a first image takes, and hands over to the next ones.
+/// Resources taken by the first program of this process, and handed over to later ones.
 struct Fresh {
     lock: File,
     socket: PathBuf,
 }
 
-/// Everything that is there before there is an owner.
+/// Everything that is set up before the owner.
 struct Begun {
     context: Arc<Context>,
     policy: Policy,
@@ -337,7 +339,7 @@ struct Begun {
     fresh: Option<Fresh>,
 }
 
-/// Takes the state directory, unless an earlier image of this process has it, and makes ready what is needed there.
+/// Takes the state directory, unless an earlier program of this process holds it, and prepares it.
 fn begin(options: Options, handover: Option<&Handover>) -> Result<Begun, AppError> {
     let tenants = tenants(&options.config, rustix::process::geteuid().as_raw())?;
     let state_dir = options.state_dir.clone();
@@ -357,7 +359,7 @@ fn begin(options: Options, handover: Option<&Handover>) -> Result<Begun, AppErro
 
 type Prepared = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
 
-/// Looks around, opens the store and makes what everything else needs.
+/// Probes the machine, opens the store and creates the shared context.
 fn prepare(
     options: Options,
     state_dir: PathBuf,
@@ -418,8 +420,8 @@ fn prepare(
     Ok((context, queue, loaded, ground.warnings, writer))
 }
 
-/// Removes spools of leases that are not known any more. Where leases may have been forgotten by mistake they stay, and
-/// a person is told.
+/// Removes spools of leases that are not in the store. If the store may have lost leases by mistake, the
+/// spools are kept and a warning is returned.
 fn forget_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
     if nobodys.is_empty() {
         return None;
@@ -440,7 +442,8 @@ fn forget_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
     None
 }
 
-/// Puts rows out of use that cannot be believed, and says what the rows do not say.
+/// Marks implausible lease rows as unusable, cleans up launch directories, and returns a warning about
+/// unknown ones.
 fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
     let own = Own { scope: &context.scope, line: &context.own_line };
     let now = |pid| context.sys.open(pid).ok()?.record();
@@ -448,7 +451,7 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
         tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
         context.store.post_lease(&lease);
     }
-    // What a crash left of leases that had ended: their environment is in there.
+    // A crash may leave launch directories of ended leases behind; they contain environments.
     for lease in loaded.leases.iter().filter(|l| l.state.is_ended() && !l.is_quarantined()) {
         context.wrapper_root.remove(lease.gateway, lease.lease_id);
     }
@@ -476,7 +479,7 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
     vec![warning]
 }
 
-/// Who may connect. Gateways that a tenant names by their user may.
+/// Builds the admission policy. Users that a tenant names are allowed to connect.
 fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Policy, AppError> {
     let secret_file = state_dir.join(SECRET_FILE);
     Ok(Policy {
@@ -494,7 +497,7 @@ fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Polic
     })
 }
 
-/// Removes the empty control groups that earlier supervisors of this state directory left of ended leases.
+/// Removes the empty cgroups that earlier supervisors of this state directory left for ended leases.
 fn tidy_groups(context: &Context, leases: &[Lease]) {
     let living = leases.iter().filter(|l| !l.state.is_ended()).map(|l| l.lease_id).collect();
     if let Some(tree) = context.sys.groups() {
@@ -508,7 +511,7 @@ fn give_back_groups(context: &Context) {
     }
 }
 
-/// Ends what earlier supervisors left behind, and puts their rows in order.
+/// Ends the processes that earlier supervisors left behind, and updates their leases.
 async fn reap_at_start(context: &Arc<Context>, leases: &mut [Lease]) -> io::Result<()> {
     let mut open: Vec<Lease> = leases.iter().filter(|l| !l.state.is_ended()).cloned().collect();
     if open.is_empty() {

@@ -1,4 +1,4 @@
-//! The configuration file: flat TOML, every value with a default and a bound, unknown keys refused.
+//! Configuration file: flat TOML. Every value has a default and bounds; unknown keys are refused.
 
 mod place;
 mod tenant;
@@ -11,93 +11,93 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Why a configuration is not taken.
+/// Error of a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {path}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         #[source]
         source: std::io::Error,
     },
-    /// The file that what follows was found in.
+    /// An error of a configuration that was read from a file.
     #[error(
         "{place} is not right; correct it, and try it with `acp-supervisor doctor --config {}`", place.file.display()
     )]
     At {
-        /// The file and the line.
+        /// File and line of the error.
         place: Place,
-        /// What is wrong there.
+        /// The error.
         #[source]
         source: Box<ConfigError>,
     },
     /// The file is not TOML, or a value has another type.
     #[error("the configuration is not valid: {what}")]
     Parse {
-        /// What is wrong.
+        /// Error text of the parser.
         what: String,
-        /// The line, from 1, where it is known.
+        /// Line number, from 1, if known.
         line: Option<usize>,
     },
-    /// A value that means nothing.
+    /// A value is not valid.
     #[error("the configuration is not valid: {key} = {value:?} {why}")]
     Value {
-        /// The key.
+        /// Key of the value.
         key: &'static str,
-        /// Its value.
+        /// The value.
         value: String,
-        /// What is wrong with it, and what to do.
+        /// Reason and remedy.
         why: &'static str,
     },
-    /// A key that does not exist.
+    /// A key does not exist.
     #[error("the configuration has no key {key:?}{hint}")]
     UnknownKey {
         /// The key.
         key: String,
-        /// The nearest key that does exist, in words.
+        /// Hint with the most similar existing key; may be empty.
         hint: String,
     },
-    /// A value outside of its bounds.
+    /// A value is outside of its bounds.
     #[error("{key} = {value} is outside of {min} to {max}")]
     OutOfBounds {
-        /// The key.
+        /// Key of the value.
         key: &'static str,
-        /// Its value.
+        /// The value.
         value: u64,
-        /// The least that is allowed.
+        /// Minimum.
         min: u64,
-        /// The most that is allowed.
+        /// Maximum.
         max: u64,
     },
-    /// A `[[tenant]]` that cannot hold.
+    /// A `[[tenant]]` is not valid.
     #[error("[[tenant]] number {number} {why}")]
     Tenant {
-        /// Which, from 1.
+        /// Number of the tenant in the file, from 1.
         number: usize,
-        /// What is wrong with it, and what to do.
+        /// Reason and remedy.
         why: String,
     },
 }
 
-/// Which rung of the ladder of supervision is asked for.
+/// Configured containment level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RungWish {
-    /// The best one that this machine has.
+    /// The best level that this machine supports.
     #[default]
     #[serde(rename = "auto")]
     Auto,
-    /// A control group for each lease, or no start.
+    /// A cgroup for each lease.
     R1,
-    /// The walk by pidfds.
+    /// A process walk with pidfds.
     R2,
-    /// The walk by `/proc` directories.
+    /// A process walk through `/proc` directories.
     R3,
 }
 
-/// What can be configured. Times are in milliseconds, sizes in bytes.
+/// Configuration of the supervisor. Times are in milliseconds, sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -107,100 +107,107 @@ pub struct Config {
     pub allowed_gids: Vec<u32>,
     /// Groups that may use the admin CLI. Default: none.
     pub admin_gids: Vec<u32>,
-    /// The group of the socket, by name or number: its members, besides those that the lists above name, can reach it
-    /// where the mode lets the group in. Default: the group that the supervisor runs as.
+    /// Group of the socket, by name or number. Its members can open the socket if the mode permits access by
+    /// the group. Default: the group that the supervisor runs as.
     pub socket_group: Option<String>,
-    /// The mode of the socket, in octal. Default: 0600; with groups in the lists above 0660, with users 0666.
+    /// Mode of the socket, in octal. Default: 0600; 0660 if the lists above name groups, 0666 if they name
+    /// users.
     pub socket_mode: Option<String>,
     /// Directory under which wrappers are started; it must allow exec. Default: `wrappers` in the state directory.
     pub wrapper_root: Option<PathBuf>,
-    /// Living leases in all. Default 2048.
+    /// Maximum number of living leases. Default 2048.
     pub leases_max: u64,
-    /// Living leases of one gateway. Default 512.
+    /// Maximum number of living leases of one gateway. Default 512.
     pub leases_per_gateway_max: u64,
-    /// Living leases of all gateways of one user. Default 1024.
+    /// Maximum number of living leases of all gateways of one user. Default 1024.
     pub leases_per_user_max: u64,
-    /// Running terminals of one agent. Default 16.
+    /// Maximum number of running terminals of one agent. Default 16.
     pub terminals_per_agent_max: u64,
-    /// Gateways of one user that are remembered; the oldest that has no lease and no connection goes first. Default 256.
+    /// Maximum number of recorded gateways of one user; the oldest without lease and connection is removed
+    /// first. Default 256.
     pub gateways_per_user_max: u64,
-    /// Connected gateways; those with a record here and admins are let in beyond it. Default 256.
+    /// Maximum number of connected gateways, not enforced for admins and for gateways with a record. Default
+    /// 256.
     pub connections_max: u64,
-    /// Connected gateways of one user, in the same way. Default 128.
+    /// Maximum number of connected gateways of one user, with the same exceptions. Default 128.
     pub connections_per_user_max: u64,
-    /// How long a client may take for its first message. Default 5 s.
+    /// Maximum time until the first message of a client. Default 5 s.
     pub handshake_ms: u64,
-    /// Unanswered requests of one connection; one more ends it. Default 1024.
+    /// Maximum number of unanswered requests of one connection; one more ends it. Default 1024.
     pub requests_in_flight_max: u64,
-    /// Output of one agent kept in memory; when it is full the agent waits. Default 8 MiB.
+    /// Maximum output of one agent kept in memory; when it is full the agent blocks. Default 8 MiB.
     pub ring_bytes_max: u64,
-    /// Output of one agent sent beyond what was acknowledged. Default 4 MiB.
+    /// Maximum output of one agent sent beyond the acknowledged offset. Default 4 MiB.
     pub credit_bytes: u64,
-    /// Output of one ending agent kept on disk. Default 256 MiB.
+    /// Maximum output of one ending agent kept on disk. Default 256 MiB.
     pub spool_bytes_max: u64,
-    /// Output of all ended agents of one gateway kept on disk, until it is acknowledged or past retention. Default 2 GiB.
+    /// Maximum output of all ended agents of one gateway kept on disk, until acknowledged or retention.
+    /// Default 2 GiB.
     pub spool_total_bytes_max: u64,
-    /// Input of one agent that waits for its pipe. Default 64 MiB.
+    /// Maximum buffered input of one agent. Default 64 MiB.
     pub stdin_bytes_max: u64,
-    /// Input numbers whose hash is remembered, for each agent. Default 65536.
+    /// Number of input messages whose hash is kept, for each agent. Default 65536.
     pub stdin_hashes_max: u64,
-    /// Output and input of all agents of one gateway in memory; when it is full they wait. Default 1 GiB.
+    /// Maximum output and input of all agents of one gateway in memory; when it is full they block. Default 1
+    /// GiB.
     pub gateway_bytes_max: u64,
-    /// The most that a terminal may ask to keep. Default 16 MiB.
+    /// Maximum output size that a terminal may request to keep. Default 16 MiB.
     pub terminal_bytes_max: u64,
-    /// What the ended terminals of one gateway printed, kept until it is released; the oldest goes first. Default 256 MiB.
+    /// Maximum kept output of one gateway's ended, unreleased terminals; the oldest is removed first. Default
+    /// 256 MiB.
     pub tails_bytes_max: u64,
-    /// Size of a file of a session's log, which has its agents' standard error; two files are kept. Default 1 MiB.
+    /// Maximum size of a session log file (standard error of agents); two files are kept. Default 1 MiB.
     pub stderr_bytes_max: u64,
-    /// How long a wrapper may take until its adapter runs. Default 15 s.
+    /// Maximum time from the start of a wrapper until its adapter runs. Default 15 s.
     pub spawn_ms: u64,
-    /// How long a file request may take before its helper is ended. Default 30 s.
+    /// Maximum time of a file request, after which its helper is ended. Default 30 s.
     pub files_request_ms: u64,
-    /// How long an idle file helper of a lease is kept. Default 60 s.
+    /// Idle time after which the file helper of a lease ends. Default 60 s.
     pub files_idle_ms: u64,
-    /// How long leases stay open for a gateway that went away. Default 15 min.
+    /// Time for which leases stay open after their gateway disconnected. Default 15 min.
     pub detached_grace_ms: u64,
-    /// How long agents stay alive while their gateway is refused because its database went back in time. Default 24 h.
+    /// Time for which agents are kept while their gateway is refused because its database is rolled back.
+    /// Default 24 h.
     pub rollback_grace_ms: u64,
-    /// How long ended leases and what they said are kept. Default 7 days.
+    /// Retention of ended leases and their output. Default 7 days.
     pub retention_ms: u64,
-    /// Ended leases of one gateway that are kept for that long; the oldest go first. Default 10000.
+    /// Maximum number of ended leases kept for one gateway; the oldest are removed first. Default 10000.
     pub ended_per_gateway_max: u64,
-    /// From SIGTERM to SIGKILL for what an earlier supervisor left behind. Default 2 s.
+    /// Time from SIGTERM to SIGKILL for processes that an earlier supervisor left behind. Default 2 s.
     pub reap_term_ms: u64,
-    /// From SIGKILL to naming survivors, for the same. Default 5 s.
+    /// Time from SIGKILL to reporting their survivors. Default 5 s.
     pub reap_kill_ms: u64,
-    /// How often what could not be told at start is looked at again. Default 30 s.
+    /// Interval of the sweep over leases that could not be settled at start. Default 30 s.
     pub reap_every_ms: u64,
-    /// The longest grace that a spawn request may ask for. Default 5 min.
+    /// Maximum grace period in a spawn request. Default 5 min.
     pub grace_max_ms: u64,
-    /// The wait before an agent that crashed twice in a row is started again; it doubles with each crash. Default 1 s.
+    /// Delay before a restart after two crashes in a row; it doubles with each crash. Default 1 s.
     pub crash_backoff_ms: u64,
-    /// The longest such wait. Default 1 min.
+    /// Maximum restart delay. Default 1 min.
     pub crash_backoff_max_ms: u64,
-    /// Crashes of an agent are counted over this time. Default 5 min.
+    /// Time window in which crashes of an agent are counted. Default 5 min.
     pub crash_window_ms: u64,
-    /// So many of them are a crash loop: the agent is not started until the first has left the window. 0: never. Default 10.
+    /// Number of crashes in the window that blocks starts until the first one leaves the window. 0: never.
+    /// Default 10.
     pub crashes_max: u64,
-    /// An agent that ran for so long was well: its earlier crashes are forgotten. Default 1 min.
+    /// Run time after which earlier crashes of an agent no longer count. Default 1 min.
     pub stable_after_ms: u64,
-    /// How trees are held: "auto" (the best rung that this machine has), "R1" (a control group for each lease), "R2"
-    /// (a walk by pidfds) or "R3" (a walk by /proc). One that is asked for and cannot be had refuses the start.
-    /// Default "auto".
+    /// Containment level: "auto" (the best one that this machine supports), "R1" (a cgroup for each lease),
+    /// "R2" (a process walk with pidfds) or "R3" (a process walk through /proc). The start fails if the
+    /// configured level is not available. Default "auto".
     pub rung: RungWish,
-    /// Directory of the control group in which groups for leases are made. Default: the supervisor's own group.
+    /// Directory of the cgroup that contains the cgroups of leases. Default: the supervisor's own cgroup.
     pub cgroup_root: Option<PathBuf>,
-    /// The memory that the processes of one lease may use together; 0 is no limit. Default 0.
+    /// Memory limit for all processes of one lease together; 0 is no limit. Default 0.
     pub memory_max_bytes: u64,
-    /// The processes and threads that one lease may have; 0 is no limit. Default 0.
+    /// Maximum number of processes and threads of one lease; 0 is no limit. Default 0.
     pub pids_max: u64,
-    /// The share of the processors of one lease beside others, 1 to 10000 (the kernel's own is 100); 0 leaves it.
-    /// Default 0.
+    /// CPU weight of one lease, 1 to 10000 (the kernel's default is 100); 0 leaves it unchanged. Default 0.
     pub cpu_weight: u64,
-    /// How the agents of some gateways run. Default: none.
+    /// Settings for the agents of some gateways. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenant: Vec<TenantConfig>,
-    /// The file that it was read from.
+    /// File that the configuration was read from.
     #[serde(skip)]
     pub file: Option<Origin>,
 }
@@ -261,11 +268,11 @@ impl Default for Config {
     }
 }
 
-/// Keys whose default is "not set", so that they do not show in the default's TOML.
+/// Keys whose default is "not set", which are missing in the TOML of the default.
 const OPTIONAL_KEYS: &[&str] = &["cgroup_root", "socket_group", "socket_mode", "tenant", "wrapper_root"];
 
 impl Config {
-    /// Reads a file, or takes the defaults without one.
+    /// Reads the file, or returns the defaults if there is no path.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -282,7 +289,7 @@ impl Config {
         Self::parse_in(&text, Some(path)).map_err(|error| error.placed(path, &text))
     }
 
-    /// Reads TOML text.
+    /// Parses TOML text.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -308,7 +315,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Every key.
+    /// Returns all keys.
     #[must_use]
     pub fn keys() -> Vec<String> {
         let table = toml::Table::try_from(Self::default()).unwrap_or_default();
@@ -333,7 +340,7 @@ impl Config {
             ("spool_total_bytes_max", self.spool_total_bytes_max, 0, 64 * 1024 * GIB),
             ("stdin_bytes_max", self.stdin_bytes_max, 4_096, GIB),
             ("stdin_hashes_max", self.stdin_hashes_max, 16, 16_777_216),
-            // One frame must hold it.
+            // The output must fit into one frame.
             ("terminal_bytes_max", self.terminal_bytes_max, 4_096, 32 * 1024 * 1024),
             ("gateway_bytes_max", self.gateway_bytes_max, 65_536, 1024 * GIB),
             ("tails_bytes_max", self.tails_bytes_max, 4_096, 64 * GIB),
@@ -373,14 +380,14 @@ impl Config {
         }
     }
 
-    /// The mode of the socket, if one is set that is one.
+    /// Returns the mode of the socket, if it is set and valid.
     #[must_use]
     pub fn mode(&self) -> Option<u32> {
         let text = self.socket_mode.as_deref()?;
         u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok().filter(|mode| *mode <= 0o777)
     }
 
-    /// Does something with each tenant; what is wrong with one is said with its number.
+    /// Calls `f` for each tenant; an error gets the number of the tenant.
     pub(crate) fn each_tenant<T>(
         &self,
         f: impl Fn(&TenantConfig) -> Result<T, String>,
@@ -389,7 +396,7 @@ impl Config {
         numbered.map(|(at, tenant)| f(tenant).map_err(|why| self.of_tenant(at, why))).collect()
     }
 
-    /// What is wrong with a tenant, and where it stands.
+    /// Creates an error for a tenant, with its position in the file.
     pub(crate) fn of_tenant(&self, at: usize, why: String) -> ConfigError {
         let error = ConfigError::Tenant { number: at + 1, why };
         match &self.file {
@@ -399,8 +406,8 @@ impl Config {
     }
 }
 
-/// Whether what the file says was said by this user or root. It names who may connect, and as whom agents run: where
-/// that can be root, not even a group may change it.
+/// Fails if other users can change the file. It decides about the users that may connect and that agents run
+/// as. If the supervisor is root, even the file's group must not have write access.
 fn trusted(meta: &std::fs::Metadata, own_uid: u32) -> io::Result<()> {
     let writers = if own_uid == 0 { 0o022 } else { 0o002 };
     if meta.is_file() && (meta.mode() & writers != 0 || ![0, own_uid].contains(&meta.uid())) {
@@ -410,14 +417,14 @@ fn trusted(meta: &std::fs::Metadata, own_uid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The key that was meant, in words.
+/// Returns a hint with the most similar key, or an empty text.
 fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
     let likely = known.map(|k| (strsim::jaro_winkler(k, key), k)).filter(|(likeness, _)| *likeness > 0.7);
     let nearest = likely.max_by(|a, b| a.0.total_cmp(&b.0));
     nearest.map_or_else(String::new, |(_, k)| format!("; did you mean {k:?}?"))
 }
 
-/// A size as this machine counts it. Bounds are checked in [`Config::parse`]; all fit.
+/// Converts a size to `usize`. Bounds are checked in [`Config::parse`]; all values fit.
 #[must_use]
 pub fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)

@@ -1,5 +1,5 @@
-//! As whom and within which bounds processes of a tenant run: [`crate::core::tenant`] decides, this module looks up
-//! what it needs.
+//! User and restrictions of a tenant's processes: [`crate::core::tenant`] decides, this module supplies its
+//! inputs.
 
 use crate::context::Context;
 use crate::core::tenant::{self, Account, Asker, Confined, Places, Tenant};
@@ -9,32 +9,31 @@ use acp_shared::ids::GatewayInstanceId;
 use std::io;
 use std::sync::Arc;
 
-/// A gateway that asks for a process, as the kernel said when it connected.
+/// Gateway requesting a process, with its peer identity from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Customer {
-    /// Its installation.
+    /// Installation of the gateway.
     pub(crate) gateway: GatewayInstanceId,
-    /// Its user.
+    /// User of the gateway.
     pub(crate) uid: u32,
-    /// Group of its process, for agents of a user without an entry.
+    /// Group of the gateway's process, for agents of a user without a passwd entry.
     pub(crate) gid: u32,
 }
 
-/// Input of a confinement.
+/// Inputs of a confinement.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
-    /// Environment that was sent.
+    /// Environment of the request.
     pub(crate) env: Vec<(String, String)>,
-    /// Directories as they were sent.
+    /// Directories of the request.
     pub(crate) places: Places,
 }
 
-/// Looks up the gateway's user, which may have got another group since the supervisor was started, and decides.
-/// Directories are not resolved here: links could change until they are used, and their file system may hang. The
-/// wrapper and the file helper open them without following links.
+/// Looks up the gateway's user, whose groups may have changed since the supervisor started, and decides.
+/// Directories are not resolved here: links could change until they are used, and their file system may hang.
+/// The wrapper and the file helper open them without following links.
 ///
-/// # Errors
-/// [`SpawnError::Refused`], and what cannot be looked up.
+/// [`SpawnError::Refused`], and errors of the look-up.
 pub(crate) async fn confine<S: Sys>(
     context: &Arc<Context<S>>,
     customer: Customer,
@@ -59,7 +58,7 @@ fn decide(
 ) -> Result<Confined, SpawnError> {
     let Customer { gateway, uid, gid } = customer;
     let known = known.map_err(|source| SpawnError::Io { what: "look up the gateway's user", source })?;
-    // One without an entry has the group that its gateway has, which the kernel told; nothing else is known of it.
+    // Without a passwd entry only the group of the gateway's process is known, as reported by the kernel.
     let account = known.unwrap_or(Account { uid, gid, groups: Vec::new(), entry: None });
     let asker = Asker { own_uid, account, gateway };
     tenant::confine(tenants, &asker, &start.env, &start.places).map_err(SpawnError::Refused)

@@ -1,4 +1,4 @@
-//! What every driver needs: the system, the store, the configuration, and the way to the owner.
+//! Shared context of all tasks: the system, the store, the configuration, and the channel to the owner.
 
 use crate::config::Config;
 use crate::core::ladder::Holding;
@@ -27,86 +27,86 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Shared by all tasks of one supervisor.
+/// State shared by all tasks of one supervisor.
 #[derive(Debug)]
 pub struct Context<S: Sys = Linux> {
-    /// The system.
+    /// System interface.
     pub sys: Arc<S>,
-    /// What it can do.
+    /// Probed kernel features.
     pub abilities: Abilities,
-    /// How it holds its trees.
+    /// Containment of process trees.
     pub holding: Holding,
     /// The lease store.
     pub store: Store,
-    /// The configuration.
+    /// Configuration.
     pub config: Config,
-    /// How the agents of some gateways run.
+    /// Settings for the agents of some gateways.
     pub tenants: Vec<Tenant>,
-    /// Where wrappers are started.
+    /// Directory from which wrappers are started.
     pub wrapper_root: WrapperRoot,
     /// The state directory.
     pub state_dir: PathBuf,
-    /// This supervisor, as leases record it.
+    /// Process record of this supervisor, as stored in leases.
     pub me: ProcessRecord,
-    /// Where it runs.
+    /// Scope of this supervisor: boot and namespaces.
     pub scope: Scope,
-    /// This supervisor and its ancestors, when it started.
+    /// Pids of this supervisor and its ancestors at start.
     pub own_line: HashSet<i32>,
-    /// Roots of the living leases: none of them is signalled for another's sake.
+    /// Root pids of the living leases. Reaping one lease never signals the root of another.
     pub roots: Mutex<HashSet<i32>>,
-    /// The memory that the relays of each gateway share.
+    /// Memory budget shared by the relays of each gateway.
     pub budgets: Mutex<HashMap<GatewayInstanceId, Weak<Budget>>>,
-    /// What ended agents said, on disk.
+    /// Output of ended agents, on disk.
     pub spools: Spools,
     /// Standard error of agents, on disk.
     pub logs: SessionLogs,
-    /// Children that this supervisor started and has not collected.
+    /// Children that this supervisor started and has not reaped.
     pub children: Mutex<Children>,
-    /// The limit on open files that wrappers get, which is the one this supervisor was started with.
+    /// Open files limit for wrappers: the limit that this supervisor was started with.
     pub descriptors: Rlimit,
-    /// The log of refusals.
+    /// Rate-limited log of refusals.
     pub refusals: RefusalLog,
-    /// To the owner.
+    /// Channel to the owner.
     pub events: mpsc::Sender<Event>,
-    /// Looks at processes that somebody asked for: few at a time, so that ending trees never waits behind them.
+    /// Limits concurrent process inspections for clients, so that they cannot delay the end of trees.
     pub looks: Semaphore,
-    /// When it started.
+    /// Start of this supervisor.
     pub started: Instant,
-    /// What the wall clock said then, milliseconds since the Unix epoch.
+    /// Wall clock time at the start, milliseconds since the Unix epoch.
     pub wall_at_start_ms: u64,
 }
 
-/// The children of a supervisor that it holds.
+/// Children known to the supervisor.
 #[derive(Debug, Default)]
 pub struct Children {
-    /// Those that it started and has not collected.
+    /// Children that were started and not yet reaped.
     pub held: HashSet<i32>,
-    /// Threads that start one just now: it may be there already, and its number is not known yet.
+    /// Threads that are starting a child: the child may already exist, but its pid is not known yet.
     starting: HashSet<i32>,
 }
 
 impl<S: Sys> Context<S> {
-    /// Milliseconds since this supervisor started; never goes back.
+    /// Returns the time since the start of this supervisor, in milliseconds; monotonic.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// What all clocks say, for what is kept for a time.
+    /// Returns the current time on all clocks, for retention.
     #[must_use]
     pub fn clocks(&self) -> Clocks {
         Clocks { now_ms: self.now_ms(), wall_ms: wall_ms(), wall_at_start_ms: self.wall_at_start_ms }
     }
 
-    /// The instant of a [`Context::now_ms`] time.
+    /// Converts a [`Context::now_ms`] time to an instant.
     #[must_use]
     pub fn instant(&self, at_ms: u64) -> Instant {
-        // Far enough is never: an instant cannot be arbitrarily late.
+        // Limit for the addition, which fails for instants too far in the future.
         const FAR_MS: u64 = 365 * 24 * 3_600 * 1_000;
         self.started + Duration::from_millis(at_ms.min(FAR_MS))
     }
 
-    /// The sizes that the relays of a gateway work with.
+    /// Returns the buffer limits for the relays of a gateway.
     #[must_use]
     pub fn limits(&self, gateway: GatewayInstanceId) -> Limits {
         let mut budgets = self.budgets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -119,18 +119,18 @@ impl<S: Sys> Context<S> {
         Limits::new(&self.config, self.spools.shelf(gateway), budget)
     }
 
-    /// Who is never signalled for the sake of a lease whose own root is `own`.
+    /// Returns the processes that must not be signalled for a lease whose own root is `own`.
     #[must_use]
     pub fn guard(&self, own: Option<i32>) -> Guard {
         let mut other_roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         if let Some(pid) = own {
             other_roots.remove(&pid);
         }
-        // Looked up each time: an ancestor that has ended since the start leaves its number to others.
+        // Read again for each call: the pid of an ancestor that has ended may be reused.
         Guard { own_line: self.sys.own_line(), other_roots }
     }
 
-    /// Whether a process belongs to a tree under care here. One whose line cannot be followed counts as one.
+    /// True if a process belongs to the tree of a lease. Also true if its ancestors cannot be determined.
     #[must_use]
     pub fn is_under_care(&self, pid: i32) -> bool {
         const TRIES_MAX: u32 = 3;
@@ -140,19 +140,19 @@ impl<S: Sys> Context<S> {
         }
         let mut roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         if self.abilities.subreaper {
-            // Whatever is below this process comes from one of those trees.
+            // All descendants of a subreaper belong to one of those trees.
             roots.insert(self.me.pid);
         }
         let below = || tree::is_below(pid, &roots, |pid| self.sys.parent(pid));
         (0..TRIES_MAX).find_map(|_| below()).unwrap_or(true)
     }
 
-    /// Names the root of a living lease.
+    /// Registers the root of a living lease.
     pub fn add_root(&self, pid: i32) {
         self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(pid);
     }
 
-    /// A root is gone.
+    /// Unregisters a root.
     pub fn remove_root(&self, pid: i32) {
         self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&pid);
     }
@@ -161,11 +161,11 @@ impl<S: Sys> Context<S> {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a child, from this thread, so that at no instant it could be taken for a stray. A program on a disk that
-    /// does not answer holds up nobody else.
+    /// Starts a child from the current thread, in a way that it cannot be mistaken for an orphan. A slow disk
+    /// under the program blocks only this call.
     ///
     /// # Errors
-    /// As `start`.
+    /// Those of `start`.
     pub fn start_child(&self, start: impl FnOnce() -> std::io::Result<i32>) -> std::io::Result<i32> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         self.children().starting.insert(thread);
@@ -176,26 +176,27 @@ impl<S: Sys> Context<S> {
         started
     }
 
-    /// A child that an earlier image of this process started is under care here.
+    /// Registers a child that an earlier program of this process started.
     pub fn keep_child(&self, pid: i32) {
         self.children().held.insert(pid);
     }
 
-    /// A child was collected, or nobody holds it any more.
+    /// Unregisters a child that was reaped or is no longer managed.
     pub fn forget_child(&self, pid: i32) {
         self.children().held.remove(&pid);
     }
 
-    /// Whether this process has any child, one that it started or a stray.
+    /// True if this process has any child, either registered or an orphan.
     #[must_use]
     pub fn has_children(&self) -> bool {
         !self.children().held.is_empty() || !self.sys.children().is_empty()
     }
 
-    /// Children that this supervisor does not hold. Those of a thread that starts one just now are left for later.
+    /// Returns the orphans: children that are not registered. Children of a thread that is just starting one
+    /// are left for a later call.
     #[must_use]
     pub fn strays(&self) -> Vec<i32> {
-        // Held while the list is read: meanwhile nobody begins to start one, and no number that is held comes free.
+        // Keep the lock while the list is read: meanwhile no start can begin, and no registered pid is freed.
         let children = self.children();
         let stray = |child: &Offspring| {
             !children.held.contains(&child.pid) && !children.starting.contains(&child.thread)
@@ -203,8 +204,8 @@ impl<S: Sys> Context<S> {
         self.sys.children().into_iter().filter(stray).map(|child| child.pid).collect()
     }
 
-    /// Has removed what was made on disk and in the tree of control groups for a lease that has ended, where it holds
-    /// up nobody. Who wants to may wait for it.
+    /// Removes the launch directory and cgroup of an ended lease in the background. Await the handle to be
+    /// sure that it is done.
     pub fn leave_nothing(&self, lease: &Lease) -> JoinHandle<()> {
         let (sys, root) = (Arc::clone(&self.sys), self.wrapper_root.clone());
         let leaf = self.holding.subtree.recorded(lease).own().cloned().filter(|_| lease.scope == self.scope);
@@ -221,13 +222,13 @@ impl<S: Sys> Context<S> {
                 drop(slot);
                 Ok(())
             });
-            // It has said why it could not.
+            // Errors are already logged.
             drop(removed.await);
         })
     }
 
-    /// Before the end: says what was left unsaid, and waits until work on disks that nobody waited for is done, but not
-    /// for one that hangs.
+    /// Prepares for the end of the process: logs suppressed refusals, and waits for background disk work. A
+    /// hanging disk is not waited for.
     pub async fn settle(&self) {
         self.refusals.flush();
         tokio::join!(
@@ -243,14 +244,14 @@ impl<S: Sys> Context<S> {
         self.refusals.may_log(uid, reason)
     }
 
-    /// Tells the owner.
+    /// Sends an event to the owner.
     pub async fn tell(&self, event: Event) {
         if self.events.send(event).await.is_err() {
             tracing::debug!("the owner has ended");
         }
     }
 
-    /// Runs something that reads many files on a thread of its own.
+    /// Runs blocking work, such as reading many files, on a blocking thread.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
@@ -258,10 +259,10 @@ impl<S: Sys> Context<S> {
         Arc::clone(&self.sys).aside(work).await
     }
 
-    /// As [`Context::blocking`], for what a client asked for: few at a time, in order.
+    /// Runs blocking work for a client, in order and with limited concurrency.
     ///
     /// # Errors
-    /// As `work`.
+    /// Those of `work`.
     pub async fn blocking_in_turn<T: Send + 'static>(
         &self,
         work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
@@ -272,14 +273,14 @@ impl<S: Sys> Context<S> {
         result
     }
 
-    /// What this system says about where it runs, once more.
+    /// Reads the current scope of this process.
     #[must_use]
     pub fn here(&self) -> Option<Scope> {
         self.sys.here()
     }
 }
 
-/// Milliseconds since the Unix epoch, for records that people read.
+/// Returns the wall clock time in milliseconds since the Unix epoch, for records that people read.
 #[must_use]
 pub fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Work on files, where it holds up nobody: on threads of its own, and on few of them, so that a disk that hangs takes
-//! these and no others. What is done to processes has its threads beside them.
+//! Blocking file work with limited concurrency: a hanging disk can block only these threads. Work on
+//! processes has separate threads.
 
 use std::io;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
-/// Works on one disk at the same time.
+/// Maximum number of concurrent jobs on one disk.
 const SLOTS: u32 = 16;
-/// How long what has to go on waits for a disk that does not answer; the work itself is done whenever it does.
+/// Maximum wait for a disk that does not respond; the work itself is not cancelled.
 pub const WAIT: Duration = Duration::from_secs(2);
 
-/// The right to work on a disk now; given back with the value.
+/// Permit to work on a disk; released on drop.
 pub type Slot = OwnedSemaphorePermit;
 
-/// The way to one disk.
+/// Handle to one disk.
 #[derive(Debug, Clone)]
 pub struct Disk {
     slots: Arc<Semaphore>,
@@ -28,29 +28,29 @@ impl Default for Disk {
 }
 
 impl Disk {
-    /// Waits for a turn: first come, first served.
+    /// Waits for a permit, in FIFO order.
     ///
     /// # Errors
-    /// There is no disk any more; it does not happen.
+    /// The disk was closed; does not happen.
     pub async fn slot(&self) -> io::Result<Slot> {
         Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)
     }
 
-    /// A turn, if one is free now.
+    /// Returns a permit, if one is free now.
     #[must_use]
     pub fn try_slot(&self) -> Option<Slot> {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
-    /// Does some work in turn.
+    /// Runs blocking work when a permit is available.
     ///
     /// # Errors
-    /// The program is ending and takes up no more work.
+    /// The program is ending and accepts no more work.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         run(self.slot().await?, work).await
     }
 
-    /// Waits until the work that was asked for before is done, but not for a disk that hangs.
+    /// Waits for all work requested before, with a time limit for a hanging disk.
     pub async fn settle(&self) {
         let all = tokio::time::timeout(WAIT, self.slots.acquire_many(SLOTS)).await;
         if all.is_err() {
@@ -59,10 +59,10 @@ impl Disk {
     }
 }
 
-/// Does some work in a turn that was waited for: what it needs is made only then.
+/// Runs blocking work with an acquired permit, so that its inputs can be created after the wait.
 ///
 /// # Errors
-/// As [`Disk::run`].
+/// Those of [`Disk::run`].
 pub async fn run<T: Send + 'static>(slot: Slot, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let done = tokio::task::spawn_blocking(move || {
         let result = work();
@@ -72,11 +72,11 @@ pub async fn run<T: Send + 'static>(slot: Slot, work: impl FnOnce() -> T + Send 
     done.await.map_err(io::Error::other)
 }
 
-/// Waits for works that go on by themselves, but not for a disk that hangs.
+/// Waits for background jobs, with a time limit for a hanging disk.
 pub async fn waited(works: Vec<JoinHandle<()>>) {
     let all = async {
         for work in works {
-            // One that panicked has said so.
+            // A panic is already logged.
             drop(work.await);
         }
     };

@@ -1,4 +1,4 @@
-//! One lease in the owner's table: its row, the ways to its task and its streams, and what the row does not say.
+//! Entry of the owner's lease table: the row, the channels to its tasks, and state that is not in the row.
 
 use crate::core::lease::Lease;
 use crate::core::retain::{Clocks, Ended, Rest, due_ms, may_be_forgotten};
@@ -9,31 +9,31 @@ use crate::relay::Relay;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal, RefusalCode};
 use tokio::sync::mpsc;
 
-/// One lease in the table.
+/// Entry of the lease table.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The row as its task last told it.
+    /// Row, as last reported by the lease task.
     pub(crate) lease: Lease,
-    /// To its task, while it lives.
+    /// Channel to the lease task, while it runs.
     pub(crate) commands: Option<mpsc::Sender<LeaseCmd>>,
-    /// To its streams, while they are kept.
+    /// Handle of the relay, while the streams are kept.
     pub(crate) relay: Option<Relay>,
-    /// Who waits for the spawn.
+    /// Requests that wait for the spawn.
     pub(crate) waiting: Vec<Responder>,
-    /// Something of its tree survives SIGKILL.
+    /// True if a process of the tree survived SIGKILL.
     pub(crate) stuck: bool,
-    /// The end was asked for, and waits for the terminals until then.
+    /// Deadline until which a requested close waits for the terminals, and the reason of the close.
     pub(crate) close_at_ms: Option<(u64, String)>,
-    /// When its adapter began to run.
+    /// Time at which the adapter started to run.
     pub(crate) open_since_ms: u64,
-    /// When it ended, by the supervisor's own clock, if this supervisor saw it.
+    /// Time of the end on the supervisor's monotonic clock, if this supervisor saw it.
     pub(crate) ended_seen_ms: Option<u64>,
-    /// What is known now of its tree, if it is lost and was looked at again.
+    /// Latest evidence about the tree of a lost lease, if it was checked again.
     pub(crate) rest: Option<Rest>,
 }
 
 impl Entry {
-    /// A lease that no task works on and that has no streams.
+    /// Creates an entry without task and streams.
     pub(crate) const fn of(lease: Lease) -> Self {
         Self {
             lease,
@@ -48,32 +48,32 @@ impl Entry {
         }
     }
 
-    /// Takes a row as it is by now.
+    /// Replaces the row by a newer version.
     pub(crate) fn take(&mut self, lease: Lease, now_ms: u64) {
         self.ended_seen_ms = lease.state.is_ended().then(|| self.ended_seen_ms.unwrap_or(now_ms));
         self.rest = self.rest.filter(|_| lease.state == LeaseState::Lost);
         self.lease = lease;
     }
 
-    /// When what is kept of it for so long after its end goes, on the supervisor's clock.
+    /// Returns the time at which data kept for `keep_ms` after the end expires, on the supervisor's clock.
     pub(crate) fn due_ms(&self, keep_ms: u64, clocks: &Clocks) -> Option<u64> {
         let before = self.lease.ended_at_ms.map(Ended::Before);
         let ended = self.ended_seen_ms.map(Ended::Seen).or(before)?;
         self.lease.state.is_ended().then(|| due_ms(ended, keep_ms, clocks))
     }
 
-    /// Whether its row may go once its time is over.
+    /// True if retention may remove the row.
     pub(crate) fn may_be_forgotten(&self) -> bool {
         may_be_forgotten(&self.lease, self.rest)
     }
 
-    /// Whether the sweep looks at it: nobody else does, and its end is not proved.
+    /// True if the sweep checks this lease: no task works on it, and its end is not proved.
     pub(crate) fn is_left(&self) -> bool {
         let unproved = self.lease.state == LeaseState::Lost && !self.may_be_forgotten();
         self.commands.is_none() && (!self.lease.state.is_ended() || unproved)
     }
 
-    /// The lease as people and programs see it.
+    /// Returns the public description of the lease.
     pub(crate) fn info(&self) -> LeaseInfo {
         let mut info = self.lease.info();
         if let Some(rest) = self.rest {
@@ -86,7 +86,7 @@ impl Entry {
         info
     }
 
-    /// Why nothing can be had of a lease that has not ended and that no task of this supervisor works on.
+    /// Returns the refusal for a living lease that no task of this supervisor works on.
     pub(crate) fn left_over(&self) -> Refusal {
         let why = format!(
             "lease {} is left over ({}) and not verified gone yet; the sweep looks at it again",
@@ -95,7 +95,7 @@ impl Entry {
         Refusal::new(RefusalCode::SessionBusy, why).retry_after(handle::spawn::SESSION_RETRY_MS)
     }
 
-    /// Whether its end was asked for or has come.
+    /// True if the lease is closing, has ended, or a close was requested.
     pub(crate) fn is_ending(&self) -> bool {
         self.close_at_ms.is_some() || self.lease.state == LeaseState::Closing || self.lease.state.is_ended()
     }

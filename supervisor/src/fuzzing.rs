@@ -1,13 +1,14 @@
-//! Entry point of the fuzz target `handover` in `tests/fuzz`, compiled for fuzzing and for tests, which replay the corpus.
+//! Entry point of the fuzz target `handover` in `tests/fuzz`, compiled for fuzzing and for tests, which
+//! replay the corpus.
 #![expect(clippy::expect_used, reason = "a panic is the result of a fuzz target")]
 
 use crate::handover::image;
 use std::os::fd::AsFd;
 
-/// The body of a handover image behind a header that fits it; the first byte is the number of leases.
+/// Parses a handover image made of a valid header and this body; the first byte is the number of leases.
 ///
 /// # Panics
-/// An image that was read cannot be written again.
+/// If an image that was read cannot be written again.
 pub fn handover(data: &[u8]) {
     let Some((&leases, body)) = data.split_first() else { return };
     let file = image::seal(u32::from(leases % 8), body).expect("a sealed memory file");

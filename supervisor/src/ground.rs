@@ -1,4 +1,5 @@
-//! What a supervisor stands on: what the machine can do, who it is itself, and how it will hold its trees.
+//! Environment of a supervisor: kernel features, its own process identity, and the containment level of its
+//! trees.
 
 use crate::config::{Config, RungWish};
 use crate::core::cgroup::Subtree;
@@ -15,56 +16,58 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Digits of the short id of a state directory.
+/// Number of digits of a state directory's short id.
 const SHORT_ID_DIGITS: usize = 12;
 
-/// Why there is nothing to stand on.
+/// Reason why the supervisor cannot run on this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum GroundError {
-    /// The system does not say what a supervisor must know about itself.
+    /// The system does not report necessary facts about this process.
     #[error("this system does not say {0}; is /proc mounted?")]
     Blind(&'static str),
-    /// The rung that is configured cannot be had.
+    /// The configured containment level is not available.
     #[error(transparent)]
     Rung(#[from] NoRung),
-    /// No wrapper can be started for a try.
+    /// No wrapper can be started for the probe.
     #[error(transparent)]
     Wrapper(#[from] LaunchDirError),
 }
 
-/// What was found at start.
+/// Result of the examination at start.
 #[derive(Debug)]
 pub struct Ground {
-    /// The system, with the abilities of the rung that was chosen.
+    /// System interface, with the features of the chosen level.
     pub sys: Arc<Linux>,
-    /// What the machine can do.
+    /// Probed kernel features.
     pub abilities: Abilities,
-    /// How trees are held.
+    /// Containment of process trees.
     pub holding: Holding,
-    /// This process.
+    /// Record of this process.
     pub me: ProcessRecord,
-    /// Where it runs.
+    /// Scope of this process: boot and namespaces.
     pub scope: Scope,
-    /// What is less than it should be, in words.
+    /// Warnings about missing features.
     pub warnings: Vec<String>,
 }
 
-/// Tells the subtree of this state directory from those of others on the machine; a copy of it is another one.
+/// Returns an id that distinguishes the cgroups of this state directory from those of others. A copy of the
+/// directory has another id.
 fn short_id(state_dir: &Path) -> String {
     let at = std::fs::metadata(state_dir).map(|m| (m.dev(), m.ino())).unwrap_or_default();
     let hash = format!("{:x}", Sha256::digest(format!("{}:{}", at.0, at.1)));
     hash.get(..SHORT_ID_DIGITS).unwrap_or(&hash).to_owned()
 }
 
-/// Where the groups of the leases of this state directory lie.
+/// Returns the location of the cgroups for leases of this state directory.
 ///
 /// # Errors
-/// What is in the way of it.
+/// Reason why cgroups cannot be used.
 pub fn place(sys: &Linux, config: &Config, state_dir: &Path) -> Result<Subtree, Groups> {
     cgroup::place(sys.groups(), config.cgroup_root.as_deref(), &short_id(state_dir))
 }
 
-/// The configured limits that have no effect, for all leases and for those of a tenant, with the reason that was found.
+/// Returns the configured limits that have no effect, for all leases and for those of tenants, with the
+/// reason.
 #[must_use]
 pub fn limits_without_effect(
     sys: &Linux,
@@ -77,11 +80,11 @@ pub fn limits_without_effect(
     limits::without_effect(rung, abilities, &controllers, config)
 }
 
-/// Tries what this machine can do, control groups among it: one is made, filled with a wrapper, killed and removed
-/// again. On a rung that needs no control groups they are not touched.
+/// Probes kernel features. For cgroups, one is created, filled with a wrapper, killed and removed; levels
+/// that need no cgroups skip this.
 ///
 /// # Errors
-/// [`LaunchDirError`]: no wrapper can be started.
+/// [`LaunchDirError`] if no wrapper can be started.
 pub fn probe(
     config: &Config,
     state_dir: &Path,
@@ -105,10 +108,11 @@ pub fn probe(
     Ok((sys, abilities, placed.unwrap_or_else(|_| Subtree::new("/", &short_id(state_dir)))))
 }
 
-/// Looks around and chooses the rung. From here on orphans of dead wrappers come to this process.
+/// Probes the machine and chooses the containment level. Afterwards this process is the subreaper of orphans
+/// of dead wrappers.
 ///
 /// # Errors
-/// [`GroundError`]: the system does not say what must be known, or the configured rung cannot be had.
+/// [`GroundError`] if a necessary fact is unknown, or the configured level is not available.
 pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) -> Result<Ground, GroundError> {
     let (sys, mut abilities, subtree) = probe(config, state_dir, wrappers)?;
     let rung = choose(&abilities, config.rung)?;
@@ -116,10 +120,10 @@ pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) ->
     let (me, scope) = who_and_where(&sys)?;
     let limits = limits::held(rung, &abilities, config);
     let mut warnings = Vec::new();
-    // Where it cannot be told whether there are children, there may be.
+    // Without a readable process list, assume existing children.
     let alone = sys.snapshot().is_ok_and(|all| !all.is_empty() && all.iter().all(|p| p.ppid != me.pid));
     if !alone || !sys.children().is_empty() {
-        // Orphans of strangers would come to us, and could not be told from those of our own trees.
+        // As subreaper, orphans of unrelated children could not be distinguished from those of the own trees.
         warnings.push(
             "started with children of another program, or it cannot be told: orphans of dead wrappers are found by marker only"
                 .into(),
@@ -140,8 +144,8 @@ pub fn look_around(config: &Config, state_dir: &Path, wrappers: &WrapperRoot) ->
     Ok(Ground { sys: Arc::new(sys), abilities, holding, me, scope, warnings })
 }
 
-/// Goes on where an earlier image of this process was. The part of the subreaper and the control groups stay over
-/// `execve`: nothing is tried, made or removed, and what is less than it should be has been said.
+/// Recreates the environment after an upgrade. Subreaper and cgroups persist across `execve`: nothing is
+/// probed, created or removed, and warnings were reported before.
 ///
 /// # Errors
 /// [`GroundError::Blind`].

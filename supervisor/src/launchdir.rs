@@ -1,8 +1,9 @@
-//! The directory that a wrapper is started from: `<root>/<gateway>/<lease>/` with the wrapper's binary and
-//! `launch.json`. `/proc/PID/exe` of a wrapper therefore names its lease.
+//! Launch directories of wrappers: `<root>/<gateway>/<lease>/` with the wrapper's binary and `launch.json`.
+//! `/proc/PID/exe` of a wrapper therefore names its lease.
 //!
-//! The binary is copied once per version into the root and hard-linked from there, so that no link ever crosses a
-//! file system or meets a file of another user; where even that link fails, the lease gets a copy of its own (H22).
+//! The binary is copied once per version into the root and hard-linked from there, so a hard link never
+//! crosses a file system or refers to a file of another user. If the hard link fails anyway, the lease gets
+//! its own copy (H22).
 
 use crate::disk::Disk;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -15,56 +16,56 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-/// Where the copies of the wrapper lie inside of the root.
+/// Directory of the wrapper's copies inside of the root.
 const VERSIONS: &str = "versions";
-/// Directory of the launch directories of file helpers inside of the root.
+/// Directory for the launch directories of file helpers, inside of the root.
 const HELPERS: &str = "helpers";
 
-/// Why there is nothing to launch from.
+/// Reason why no wrapper can be launched.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchDirError {
-    /// There is no wrapper.
+    /// The wrapper does not exist.
     #[error(
         "there is no wrapper at {path}; build or install acp-wrapper beside acp-supervisor, or name it with --wrapper"
     )]
     NoWrapper {
-        /// Where it was looked for.
+        /// Path of the wrapper.
         path: PathBuf,
-        /// Why it cannot be read.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
-    /// A file or directory cannot be made.
+    /// A file or directory cannot be created.
     #[error("cannot prepare {path}")]
     Prepare {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
-    /// It runs, and is something else.
+    /// The file can be executed, but is not a wrapper.
     #[error(
         "{path} is no acp-wrapper: with --version it ended with {status}; name the right one with --wrapper"
     )]
     NotOne {
-        /// The file that was given.
+        /// Path of the file.
         path: PathBuf,
-        /// How it ended.
+        /// Exit status of its `--version`.
         status: ExitStatus,
     },
-    /// The wrapper does not run where it was put.
+    /// The wrapper's copy cannot be executed in the root.
     #[error("{path} does not run (is the file system mounted noexec?); choose another wrapper_root")]
     NoExec {
-        /// The file.
+        /// Path of the copy.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
 }
 
-/// The root with the wrapper's copy.
+/// Root of the launch directories, with the wrapper's copy.
 #[derive(Debug, Clone)]
 pub struct WrapperRoot {
     root: PathBuf,
@@ -72,12 +73,12 @@ pub struct WrapperRoot {
     disk: Disk,
 }
 
-/// One lease's directory, complete.
+/// Complete launch directory of a lease.
 #[derive(Debug, Clone)]
 pub struct LaunchDir {
-    /// The directory.
+    /// Path of the directory.
     pub dir: PathBuf,
-    /// The wrapper in it.
+    /// Path of the wrapper in it.
     pub wrapper: PathBuf,
 }
 
@@ -85,17 +86,17 @@ fn prepare<T>(path: &Path, result: io::Result<T>) -> Result<T, LaunchDirError> {
     result.map_err(|source| LaunchDirError::Prepare { path: path.to_owned(), source })
 }
 
-/// Makes a directory that only its owner can enter; one that is there already is made so.
+/// Creates a directory that only its owner can enter, or changes the mode of an existing one accordingly.
 ///
 /// # Errors
-/// It cannot be made, or belongs to another user, who could put something else into it even where root made it
-/// private.
+/// The directory cannot be created, or belongs to another user. That user could put files into it even if
+/// root made it private.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     if path.exists() && !path.is_dir() {
         return Err(io::Error::other("it is there and is no directory; choose another"));
     }
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    // Root may change the mode of everybody's directory; its owner could still put other files there.
+    // Root may change the mode of any user's directory, but its owner could still put other files there.
     let dir = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
     let (owner, own) = (dir.metadata()?.uid(), rustix::process::geteuid().as_raw());
     if owner != own {
@@ -107,7 +108,8 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
 }
 
 impl WrapperRoot {
-    /// Copies the wrapper into `root`, if that version is not there yet, and tries whether it runs.
+    /// Copies the wrapper into `root`, unless this version is already there, and checks that it can be
+    /// executed.
     ///
     /// # Errors
     /// [`LaunchDirError`].
@@ -136,24 +138,25 @@ impl WrapperRoot {
         }
     }
 
-    /// The root.
+    /// Returns the path of the root.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.root
     }
 
-    /// Root of the launch directories of file helpers, which belong to no lease.
+    /// Returns the root for launch directories of file helpers, which belong to no lease.
     #[must_use]
     pub fn helpers(&self) -> Self {
         Self { root: self.root.join(HELPERS), copy: self.copy.clone(), disk: self.disk.clone() }
     }
 
-    /// Removes the launch directories of helpers that an earlier supervisor left behind.
+    /// Removes the launch directories of an earlier supervisor's file helpers.
     pub fn remove_helpers(&self) {
         remove_dir(&self.root.join(HELPERS));
     }
 
-    /// Lends a wrapper that can be started for a try: of no lease, and never told to go.
+    /// Calls `work` with a wrapper that can be started for a probe: it belongs to no lease and never releases
+    /// an adapter.
     ///
     /// # Errors
     /// [`LaunchDirError::Prepare`].
@@ -176,19 +179,19 @@ impl WrapperRoot {
         Ok(result)
     }
 
-    /// The disk that it lies on.
+    /// Returns the handle to the disk of the root.
     #[must_use]
     pub const fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// Where a lease's directory is.
+    /// Returns the path of a lease's directory.
     #[must_use]
     pub fn dir(&self, gateway: GatewayInstanceId, lease_id: LeaseId) -> PathBuf {
         self.root.join(gateway.to_string()).join(lease_id.to_string())
     }
 
-    /// The leases whose directories are there.
+    /// Returns the leases that have a directory.
     #[must_use]
     pub fn leases(&self) -> Vec<LeaseId> {
         let names = |dir: PathBuf| {
@@ -202,7 +205,7 @@ impl WrapperRoot {
             .collect()
     }
 
-    /// Makes a lease's directory; this blocks. One that a crash left behind is replaced.
+    /// Creates a lease's directory. Blocking. Replaces a directory that a crash left behind.
     ///
     /// # Errors
     /// [`LaunchDirError::Prepare`].
@@ -231,17 +234,17 @@ impl WrapperRoot {
         Ok(LaunchDir { dir, wrapper })
     }
 
-    /// Removes the directories of gateways that have no lease in them. Nothing is started meanwhile.
+    /// Removes the directories of gateways without leases. Must not run while a wrapper is being started.
     pub fn remove_empty(&self) {
         for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_some_and(|name| GatewayInstanceId::parse(name).is_ok()) {
-                // It fails for one that is not empty.
+                // Fails for a directory that is not empty.
                 drop(std::fs::remove_dir(entry.path()));
             }
         }
     }
 
-    /// Removes a lease's directory. This blocks.
+    /// Removes a lease's directory. Blocking.
     pub fn remove(&self, gateway: GatewayInstanceId, lease_id: LeaseId) {
         remove_dir(&self.dir(gateway, lease_id));
     }
@@ -256,7 +259,7 @@ fn remove_dir(dir: &Path) {
     }
 }
 
-/// Writes a file that was not there before, and gives it its name only when it is complete.
+/// Writes a file atomically: under a temporary name that is renamed when the file is complete.
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let part = path.with_extension("part");
     match std::fs::remove_file(&part) {

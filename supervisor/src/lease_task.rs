@@ -1,5 +1,5 @@
-//! The life of one lease, from the spawn request to the verified end: a task that owns the row, the wrapper's
-//! handle and control socket, and carries out what [`crate::core::stop`] says.
+//! Task of one lease, from the spawn request to the verified end. It owns the row, the wrapper's handle and
+//! control socket, and carries out the actions of [`crate::core::stop`].
 
 use crate::context::{Context, wall_ms};
 use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending};
@@ -22,28 +22,28 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// Rounds of one kill; the next one follows after [`crate::core::stop::SWEEP_MS`].
+/// Maximum number of rounds of one kill; the next kill follows after [`crate::core::stop::SWEEP_MS`].
 const KILL_ROUNDS_MAX: u32 = 8;
-/// How long a wrapper whose start failed may take to clean up by itself.
+/// Maximum time for the cleanup by a wrapper whose start failed.
 const FAILED_START_GRACE: Duration = Duration::from_millis(1_500);
 
 pub use crate::handover::{Pause, TaskState};
 
-/// What the owner tells a lease.
+/// Commands from the owner to a lease task.
 #[derive(Debug)]
 pub enum LeaseCmd {
-    /// End the tree in the orderly way.
+    /// End the tree with grace periods.
     Close {
-        /// Why, for the record.
+        /// Reason, for the record.
         reason: String,
     },
-    /// End it without any more grace.
+    /// End the tree without further grace periods.
     Hurry,
-    /// Do nothing, until it is decided whether the task turns into a value (H14).
+    /// Pause, until it is decided if the state of the task is exported for a handover (H14).
     Pause(Pause),
 }
 
-/// What comes over the wrapper's control socket, or that nothing does any more.
+/// Input from the wrapper's control socket.
 enum Said {
     Heard(Heard),
     Closed,
@@ -53,19 +53,19 @@ struct Task<S: Sys = Linux> {
     context: Arc<Context<S>>,
     lease: Lease,
     relay: Relay,
-    /// The wrapper, until it has ended and was reaped.
+    /// The wrapper, until it was reaped.
     child: Option<Child<S>>,
     control: Option<Control>,
     stop: Stop,
-    /// The wrapper told that it was done before it ended.
+    /// True if the wrapper sent `Done` before it ended.
     done: bool,
-    /// The wrapper ended silently while nobody had asked for an end.
+    /// True if the wrapper ended without `Done` while no close was in progress.
     vanished: bool,
-    /// What others said in the wrapper's name.
+    /// Number of messages from other processes on the wrapper's socket.
     strange: u64,
 }
 
-/// Runs a lease. The owner learns of every change by [`Event`]s.
+/// Runs a lease. The owner is notified of every change by [`Event`]s.
 pub async fn run<S: Sys>(
     context: Arc<Context<S>>,
     mut lease: Lease,
@@ -98,7 +98,7 @@ pub async fn run<S: Sys>(
     }
 }
 
-/// Goes on with a lease where its task was frozen.
+/// Resumes a lease from the exported state of its task.
 pub async fn resume<S: Sys>(
     context: Arc<Context<S>>,
     (lease, state): (Lease, TaskState),
@@ -130,7 +130,7 @@ pub async fn resume<S: Sys>(
     }
 }
 
-/// A start that failed: nothing of it may stay.
+/// Cleans up after a failed start: no process of it may stay.
 async fn failed<S: Sys>(
     context: &Arc<Context<S>>,
     mut lease: Lease,
@@ -140,14 +140,14 @@ async fn failed<S: Sys>(
     let (refusal, crashed) = (error.refusal(), error.is_the_agents());
     tracing::warn!(lease_id = %lease.lease_id, error = refusal.message, "a spawn failed");
     if let Some(started) = started {
-        // The closed control socket tells the wrapper to end; so does its own fault.
+        // The closed control socket makes the wrapper end, if it has not ended because of its own error.
         let Started { mut child, control, .. } = started;
         drop(control);
         if tokio::time::timeout(FAILED_START_GRACE, child.ended()).await.is_err() {
             kill_child(context, &lease, &child);
             drop(tokio::time::timeout(FAILED_START_GRACE, child.ended()).await);
         }
-        // Nobody waits for it from now on: should it be there still, it is reaped as a stray.
+        // No task waits for the wrapper from now on: if it still exists, it is reaped as an orphan.
         context.forget_child(child.handle().pid());
         if child.status().is_none() || !tree_gone(context, &mut lease).await.unwrap_or(false) {
             return outlast(context, lease, refusal, crashed).await;
@@ -156,14 +156,14 @@ async fn failed<S: Sys>(
     if let Some(bound) = lease.bound {
         context.remove_root(bound.wrapper.pid);
     }
-    // Where the processes were not what the wrapper said, nobody knows what else there is.
+    // If the processes did not match the wrapper's report, there may be other, unknown processes.
     let doubtful = matches!(error, SpawnError::Mismatch(_));
     end(context, &mut lease, (false, doubtful), &refusal.message).await;
     context.tell(Event::Spawned { lease, result: Err(refusal), crashed }).await;
 }
 
-/// Something of a failed start survives SIGKILL, or cannot be told: its lease, and with it the session (H5), stays
-/// closing until it is verified gone.
+/// Handles a failed start with processes that survive SIGKILL or cannot be checked: the lease, and with it
+/// the session (H5), stays closing until the tree is verified gone.
 async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: Refusal, crashed: bool) {
     change(&mut lease, LeaseEvent::Close, &refusal.message);
     tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
@@ -172,7 +172,7 @@ async fn outlast<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: R
     until_gone(context, lease).await;
 }
 
-/// Kills what is left of a tree that has no task of its own until nothing is.
+/// Kills the remaining processes of a tree without a task, until the tree is gone.
 pub(crate) async fn until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease) {
     while !tree_gone(context, &mut lease).await.unwrap_or(false) {
         tokio::time::sleep(Duration::from_millis(SURVIVOR_SWEEP_MS)).await;
@@ -184,7 +184,7 @@ pub(crate) async fn until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease: Lea
     context.tell(Event::Changed { lease, stuck: false }).await;
 }
 
-/// Kills the wrapper itself, our own un-reaped child.
+/// Kills the wrapper itself, an own child that was not reaped yet.
 fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
     let evidence = context.sys.glance(child.handle());
     let Some(process) = child.handle().record() else { return };
@@ -197,8 +197,8 @@ fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
     }
 }
 
-/// Whether nothing of the tree is left, killing what is. What was seen last goes on record. An error when the process
-/// list cannot be read.
+/// Kills the remaining processes of the tree; true if none is left. Records the latest evidence. Returns an
+/// error if the process list cannot be read.
 async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::Result<bool> {
     let (target, guard) =
         (Target::of(lease, &context.holding.subtree), context.guard(lease.bound.map(|b| b.wrapper.pid)));
@@ -210,7 +210,8 @@ async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::
     Ok(found.is_gone())
 }
 
-/// Records the end of a lease. Where the store fails the lease ends all the same: processes come first (H19).
+/// Records the end of a lease. If the store fails, the lease ends anyway: processes have priority over
+/// records (H19).
 async fn end<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &mut Lease,
@@ -237,7 +238,7 @@ fn change(lease: &mut Lease, event: LeaseEvent, reason: &str) {
     }
 }
 
-/// Waits for the end of the wrapper, while there is one.
+/// Waits for the end of the wrapper; never returns without a wrapper.
 async fn ended<S: Sys>(child: Option<&mut Child<S>>) -> ExitStatus {
     match child {
         Some(child) => child.ended().await,
@@ -258,7 +259,8 @@ async fn hear(control: Option<&Control>) -> Said {
 }
 
 impl<S: Sys> Task<S> {
-    /// Lives until the lease is over, or until somebody wants the task as a value: then it says who.
+    /// Runs until the lease has ended, or until a handover requests the state of the task. Returns the
+    /// channel for the state in the latter case.
     async fn live(
         &mut self,
         commands: &mut mpsc::Receiver<LeaseCmd>,
@@ -285,7 +287,7 @@ impl<S: Sys> Task<S> {
         }
     }
 
-    /// Everything as a value, what it was told and had not begun too.
+    /// Exports the state of the task, including commands that were queued and not yet handled.
     fn freeze(self, mut commands: mpsc::Receiver<LeaseCmd>) -> (Lease, TaskState) {
         commands.close();
         let (mut asked, mut hurried) = (None, false);
@@ -312,8 +314,8 @@ impl<S: Sys> Task<S> {
         (self.lease, state)
     }
 
-    /// Opens the wrapper once more: an own child that was not reaped, so its number is its own. Whether it is there
-    /// and is the recorded one; what was seen goes on record.
+    /// Reopens the wrapper by pid: it is an own child that was not reaped, so its pid was not reused. True if
+    /// it exists and matches the record. The evidence is recorded.
     fn reopen(&mut self) -> bool {
         let Some(bound) = self.lease.bound else { return false };
         let opened = self.context.sys.open_child(bound.wrapper.pid);
@@ -342,7 +344,7 @@ impl<S: Sys> Task<S> {
                 Some(Input::Begin)
             }
             Some(LeaseCmd::Pause(_)) => None,
-            // The owner is gone: so are we, soon.
+            // The owner is gone, so this task ends soon too.
             Some(LeaseCmd::Hurry) | None => {
                 self.begin_close("the supervisor ends").await;
                 Some(Input::Hurry)
@@ -368,7 +370,8 @@ impl<S: Sys> Task<S> {
         }
     }
 
-    /// What the wrapper itself said. An adapter that got hold of the socket does not speak for it.
+    /// Returns the message if the wrapper itself sent it. Messages of an adapter that got hold of the socket
+    /// are ignored.
     fn said_by(
         &mut self,
         heard: Heard,
@@ -378,7 +381,7 @@ impl<S: Sys> Task<S> {
         heard
             .inspect_err(|stranger| {
                 self.strange += 1;
-                // It may say as much as it likes.
+                // Limits the log: an adapter may send any number of messages.
                 if self.strange.is_power_of_two() {
                     let (count, lease_id) = (self.strange, self.lease.lease_id);
                     tracing::warn!(%lease_id, count, ?stranger, "ignored: what came over a wrapper's control socket is not its own");
@@ -419,7 +422,7 @@ impl<S: Sys> Task<S> {
     async fn on_wrapper_ended(&mut self, status: ExitStatus) -> Option<Input> {
         let wrapper = self.child.as_ref().map(|child| Arc::clone(child.handle()));
         self.forget_wrapper();
-        // Its last words may still lie in the socket.
+        // The last messages may still be in the socket.
         let words = self.control.take().map(|control| control.last_words());
         for heard in words.unwrap_or_default() {
             if let Some(Ok(message)) = self.said_by(heard, wrapper.as_deref()) {
@@ -435,17 +438,17 @@ impl<S: Sys> Task<S> {
         Some(Input::WrapperGone)
     }
 
-    /// The wrapper has ended and was reaped: its number is nobody's any more.
+    /// Unregisters the wrapper after it was reaped: its pid may be reused.
     fn forget_wrapper(&mut self) {
         self.child = None;
         if let Some(bound) = self.lease.bound {
             self.context.forget_child(bound.wrapper.pid);
-            // Collected, it leaves its number to others.
+            // A reaped process' pid may be reused.
             self.context.remove_root(bound.wrapper.pid);
         }
     }
 
-    /// The row says so before anything is done to the tree; where the store fails it is done all the same.
+    /// Records the closing before the tree is touched. If the store fails, the tree is closed anyway.
     async fn begin_close(&mut self, reason: &str) {
         if self.lease.state == LeaseState::Closing {
             return;
@@ -456,7 +459,7 @@ impl<S: Sys> Task<S> {
         self.context.tell(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
     }
 
-    /// One step of the escalation; whether the lease is over.
+    /// Executes one step of the escalation. Returns true if the lease has ended.
     async fn step(&mut self, input: Input) -> bool {
         let mut actions = self.stop.step(self.context.now_ms(), input);
         let mut next = 0;
@@ -480,7 +483,7 @@ impl<S: Sys> Task<S> {
         false
     }
 
-    /// SIGTERM to the wrapper, which passes it on to the whole tree.
+    /// Sends SIGTERM to the wrapper, which forwards it to the whole tree.
     fn terminate(&self) {
         let (Some(bound), Some(child)) = (self.lease.bound, &self.child) else { return };
         let handle = child.handle();
@@ -501,12 +504,12 @@ impl<S: Sys> Task<S> {
         }
     }
 
-    /// SIGKILL to what is left; whether the tree is verified gone.
+    /// Sends SIGKILL to all remaining processes. Returns true if the tree is verified gone.
     async fn kill(&mut self) -> bool {
         let gone = match tree_gone(&self.context, &mut self.lease).await {
             Ok(gone) => gone,
             Err(_) => {
-                // Without a list nobody else can be told; the own child can, by its handle.
+                // Without a process list only the own child can be identified, by its handle.
                 if let Some(child) = &self.child {
                     kill_child(&self.context, &self.lease, child);
                 }
@@ -514,7 +517,7 @@ impl<S: Sys> Task<S> {
             }
         };
         if gone && let Some(child) = &mut self.child {
-            // It was killed just now: collect it.
+            // The wrapper was just killed: reap it.
             let collected = tokio::time::timeout(Duration::from_millis(200), child.ended()).await;
             if collected.is_ok() {
                 self.forget_wrapper();

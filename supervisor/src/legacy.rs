@@ -1,5 +1,5 @@
-//! Carries out what [`crate::core::verify::legacy`] decides about records without a lease: evidence is read and signals
-//! are sent through one handle, and it is verified again between SIGTERM and SIGKILL.
+//! Reaping of process records without a lease, as decided by [`crate::core::verify::legacy`]. Evidence and
+//! signals of a process use the same handle, and the process is verified again between SIGTERM and SIGKILL.
 
 use crate::core::tree::descendants;
 use crate::core::verify::legacy::{Record, verify_legacy, verify_legacy_child};
@@ -13,25 +13,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The largest file of records that is read, in bytes.
+/// Maximum size of the file of records, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const POLL: Duration = Duration::from_millis(20);
-/// How often a tree that grows is stopped again.
+/// Maximum number of rounds to stop a tree that keeps growing.
 const STOP_ROUNDS_MAX: u32 = 16;
 
-/// The records of one file, and whose they are.
+/// Records of one file, and the owner of the file.
 #[derive(Debug)]
 pub struct Records {
-    /// The records.
+    /// Process records.
     pub records: Vec<Record>,
-    /// The user that the file belongs to: it speaks for no other.
+    /// User id of the file's owner. The file has no authority over processes of other users.
     pub owner: u32,
 }
 
-/// Reads a file: one record, an array of them, or an object with them under `records`, `sessions` or `leases`.
+/// Reads a file: one record, an array of them, or an object with them under `records`, `sessions` or
+/// `leases`.
 ///
 /// # Errors
-/// It cannot be read, or holds something else.
+/// The file cannot be read, or has other content.
 pub fn read(path: &Path) -> io::Result<Records> {
     let file = std::fs::File::open(path)?;
     let meta = file.metadata()?;
@@ -39,7 +40,7 @@ pub fn read(path: &Path) -> io::Result<Records> {
         return Err(io::Error::other("it is too large"));
     }
     if meta.mode() & 0o022 != 0 {
-        // Then it does not speak for its owner.
+        // If others can write the file, it may not contain the owner's data.
         return Err(io::Error::other("others than its owner can write it; take that away (chmod go-w)"));
     }
     let value: serde_json::Value = serde_json::from_reader(file)?;
@@ -53,22 +54,22 @@ pub fn read(path: &Path) -> io::Result<Records> {
     Ok(Records { records, owner: meta.uid() })
 }
 
-/// What became, or would become, of one record.
+/// Result for one record, as planned or as done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line {
-    /// The session.
+    /// Session of the record.
     pub session: String,
-    /// The root process of the record.
+    /// Root process of the record.
     pub pid: Option<i64>,
     /// `owned`, `not_ours`, `gone` or `unknown`.
     pub verdict: &'static str,
     /// `leave`, `signal` or `signalled`.
     pub action: &'static str,
-    /// Why.
+    /// Reason of the verdict.
     pub why: String,
-    /// The processes of the tree, children first.
+    /// Processes of the tree, children first.
     pub tree: Vec<i32>,
-    /// Those that were still there in the end.
+    /// Processes that were still running at the end.
     pub survivors: Vec<i32>,
 }
 
@@ -78,10 +79,10 @@ struct Member<H> {
     proof: Verified,
 }
 
-/// Judges records, and ends what is verified if `grace` says how long from SIGTERM to SIGKILL.
+/// Verifies records, and ends the verified trees if `grace` (time from SIGTERM to SIGKILL) is given.
 ///
 /// # Errors
-/// The process list cannot be read; nothing was signalled for that record.
+/// The process list cannot be read; no process of that record was signalled.
 pub fn run<S: Sys>(sys: &S, records: &Records, grace: Option<Duration>) -> io::Result<Vec<Line>> {
     let guard = Guard { own_line: sys.own_line(), other_roots: std::collections::HashSet::new() };
     records.records.iter().map(|record| one(sys, record, records.owner, &guard, grace)).collect()
@@ -119,12 +120,12 @@ fn one<S: Sys>(
     }
     wait(sys, &tree, grace);
     if tree.iter().any(|m| runs(sys, m)) {
-        // What cannot be verified any more gets no SIGKILL; it was of the tree all the same.
+        // Processes that can no longer be verified get no SIGKILL, but still count as part of the tree.
         let mut left = Vec::new();
         let still = hold_still(sys, record, owner, tree, guard, &mut left)?;
         let still = verified_again(sys, record, owner, still, guard, &mut left);
         send(sys, &still, Signal::Kill);
-        // It may have been stopped above.
+        // These may have been stopped above.
         send(sys, &left, Signal::Cont);
         wait(sys, &still, grace.max(Duration::from_secs(1)));
         tree = still;
@@ -143,14 +144,14 @@ fn judge<S: Sys>(
     guard: &Guard,
 ) -> Verdict {
     let live = handle.map(|handle| sys.particulars(handle)).unwrap_or_default();
-    // What was read of a process that was reaped meanwhile is not evidence of it.
+    // If the process was reaped in the meantime, the data may belong to another process.
     if handle.is_some_and(|handle| !sys.holds_number(handle)) {
         return Verdict::Gone("there is no such process");
     }
     verify_legacy(record, owner, evidence, &live, guard)
 }
 
-/// Adds the verified descendants of what is there.
+/// Adds the verified descendants of the members.
 fn grow<S: Sys>(sys: &S, tree: &mut Vec<Member<S::Handle>>, guard: &Guard) -> io::Result<()> {
     let snapshot = sys.snapshot()?;
     let roots: Vec<i32> = tree.iter().map(|m| m.pid).collect();
@@ -169,8 +170,8 @@ fn grow<S: Sys>(sys: &S, tree: &mut Vec<Member<S::Handle>>, guard: &Guard) -> io
     Ok(())
 }
 
-/// Stops the tree, with whatever came to it meanwhile, until nothing new is found: what is killed one by one could
-/// otherwise start more in between, and that would be known by nothing once its parent is dead.
+/// Stops the tree and its new descendants until no new process is found. Otherwise processes killed one by
+/// one could start others in between, which could not be found after the death of their parent.
 fn hold_still<S: Sys>(
     sys: &S,
     record: &Record,
@@ -183,7 +184,7 @@ fn hold_still<S: Sys>(
     for _ in 0..STOP_ROUNDS_MAX {
         let known = tree.len();
         if let Err(error) = grow(sys, &mut tree, guard) {
-            // What is stopped does not stay so for it: it is ended as far as it is known.
+            // Stopped processes must not stay stopped because of this error: end the known ones.
             tracing::warn!(%error, "the process list cannot be read any more");
             break;
         }
@@ -200,8 +201,8 @@ fn hold_still<S: Sys>(
     Ok(tree)
 }
 
-/// The members that are still what they were; the others are `left`. A child whose parent has ended meanwhile is known
-/// by its handle, which no other process can get.
+/// Returns the members that are still verified, and moves the others to `left`. A child whose parent has
+/// ended is identified by its handle, which never refers to another process.
 fn verified_again<S: Sys>(
     sys: &S,
     record: &Record,

@@ -1,8 +1,9 @@
-//! Holds process leases: spawns, relays, verifies and reaps the agents of every gateway on a host.
+//! Manages process leases: spawns, relays, verifies and reaps the agents of every gateway on a host.
 //!
-//! [`core`] decides and looks at nothing; [`sys`] is the port to the system; the drivers beside them carry out what
-//! was decided. Every process tree belongs to a durable lease ([`core::lease`]), nothing is signalled without a
-//! [`core::verify::Verified`], and output is never dropped before it is acknowledged ([`relay`]).
+//! [`core`] makes the decisions and does no I/O; [`sys`] is the interface to the system; the other modules
+//! carry out the decisions. Every process tree belongs to a durable lease ([`core::lease`]), no process is
+//! signalled without a [`core::verify::Verified`], and output is never dropped before it is acknowledged
+//! ([`relay`]).
 #![deny(clippy::indexing_slicing)]
 
 pub mod admission;
@@ -44,7 +45,7 @@ mod upkeep;
 
 use std::process::ExitCode;
 
-/// What the binary does.
+/// Entry point of the binary.
 #[must_use]
 pub fn main() -> ExitCode {
     cli::main()

@@ -1,5 +1,5 @@
-//! One connection as the rest of the program sees it: replies and news go into a bounded queue that never waits,
-//! output goes through a short one of its own, so that a flood of it never starves a reply (H18).
+//! Sending side of a connection. Replies and notices go into a bounded queue that never blocks the sender;
+//! output has a short queue of its own, so that a flood of output cannot delay a reply (H18).
 
 use acp_shared::protocol::{Notice, Refusal, RefusalCode, Reply, ToClient};
 use std::sync::Arc;
@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Replies and news that wait for one connection; one more ends it, since its peer does not read.
+/// Maximum number of queued replies and notices of one connection; one more ends it, because its peer does
+/// not read.
 const CONTROL_QUEUED_MAX: usize = 8192;
-/// Bytes of such replies that wait for one connection; one more ends it too. A tail is large.
+/// Maximum size of queued replies of one connection, in bytes; exceeding it ends the connection too. Tails
+/// are large.
 const CONTROL_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// Pieces of output that wait for one connection.
+/// Maximum number of queued output pieces of one connection.
 const OUTPUT_QUEUED_MAX: usize = 4;
 
-/// Numbers connections.
+/// Id of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
 
-/// The sending side of one connection.
+/// Sending side of one connection.
 #[derive(Debug, Clone)]
 pub struct Link {
     id: LinkId,
@@ -29,10 +31,10 @@ pub struct Link {
     end: CancellationToken,
 }
 
-/// What the task that writes to the socket takes from.
+/// Queues for the task that writes to the socket.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// Replies and news.
+    /// Replies and notices.
     pub control: mpsc::Receiver<ToClient>,
     /// Pieces of output.
     pub output: mpsc::Receiver<Notice>,
@@ -42,7 +44,8 @@ pub struct Outgoing {
     pub end: CancellationToken,
 }
 
-/// What a queued message holds in memory, in bytes; what is small and counted anyway is nothing.
+/// Returns the counted size of a queued message, in bytes. Small messages count 0: the queue length limits
+/// them.
 fn weight(message: &ToClient) -> usize {
     const LEASE_BYTES: usize = 1024;
     match message {
@@ -59,19 +62,19 @@ fn weight(message: &ToClient) -> usize {
 }
 
 impl Outgoing {
-    /// A message is on the socket: it is no longer held for the peer.
+    /// Records that a message was written to the socket and is no longer buffered.
     pub fn sent(&self, message: &ToClient) {
         self.queued_bytes.fetch_sub(weight(message), Ordering::Relaxed);
     }
 
-    /// A reply is on the socket: its request no longer counts.
+    /// Records that a reply was written to the socket: its request is no longer in flight.
     pub fn answered(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Link {
-    /// Both sides of a new connection.
+    /// Creates both sides of a new connection.
     #[must_use]
     pub fn new(id: LinkId) -> (Self, Outgoing) {
         let (control, control_out) = mpsc::channel(CONTROL_QUEUED_MAX);
@@ -89,25 +92,25 @@ impl Link {
         (link, Outgoing { control: control_out, output: output_out, in_flight, queued_bytes, end })
     }
 
-    /// Its number.
+    /// Returns the id of the connection.
     #[must_use]
     pub const fn id(&self) -> LinkId {
         self.id
     }
 
-    /// Where pieces of output go.
+    /// Returns the queue for output pieces.
     #[must_use]
     pub const fn output(&self) -> &mpsc::Sender<Notice> {
         &self.output
     }
 
-    /// Cancelled when the connection has to end, or has ended.
+    /// Returns the token that is cancelled when the connection has to end, or has ended.
     #[must_use]
     pub const fn end(&self) -> &CancellationToken {
         &self.end
     }
 
-    /// Takes in one request, unless too many are unanswered.
+    /// Registers a request. Returns `None` if too many requests are unanswered.
     #[must_use]
     pub fn begin(&self, id: u64, in_flight_max: usize) -> Option<Responder> {
         if self.in_flight.fetch_add(1, Ordering::Relaxed) >= in_flight_max {
@@ -116,7 +119,7 @@ impl Link {
         Some(Responder { link: self.clone(), id, answered: false })
     }
 
-    /// Queues a message. A connection whose peer does not read is ended.
+    /// Queues a message. Ends the connection if its peer does not read.
     pub fn tell(&self, message: ToClient) {
         let bytes = weight(&message);
         let over = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > CONTROL_BYTES_MAX;
@@ -126,13 +129,13 @@ impl Link {
         }
     }
 
-    /// Says why and ends the connection, once what was queued before is written.
+    /// Queues a refusal; the connection ends after everything queued before is written.
     pub fn refuse(&self, refusal: Refusal) {
         self.tell(ToClient::Refused(refusal));
     }
 }
 
-/// The duty to answer one request. Dropped without an answer it says that something went wrong inside.
+/// Obligation to answer one request. If dropped without an answer, it sends an internal error.
 #[derive(Debug)]
 pub struct Responder {
     link: Link,
@@ -141,19 +144,19 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// The connection that asked.
+    /// Returns the connection of the request.
     #[must_use]
     pub const fn link(&self) -> &Link {
         &self.link
     }
 
-    /// Answers.
+    /// Sends the answer.
     pub fn answer(mut self, result: Result<Reply, Refusal>) {
         self.answered = true;
         self.link.tell(ToClient::Reply { id: self.id, result });
     }
 
-    /// Answers with a refusal.
+    /// Sends a refusal.
     pub fn refuse(self, code: RefusalCode, message: impl Into<String>) {
         self.answer(Err(Refusal::new(code, message)));
     }

@@ -1,4 +1,4 @@
-//! The binary `acp-supervisor`: see the library for what it does.
+//! Binary `acp-supervisor`. See the library for its documentation.
 
 fn main() -> std::process::ExitCode {
     acp_supervisor::main()

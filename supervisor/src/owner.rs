@@ -1,5 +1,5 @@
-//! The single owner of the lease table and of the connections. Everything that can wake it is one [`Event`];
-//! nothing in here waits: work goes to the tasks of leases and relays, and comes back as an event.
+//! Owner of the lease table and of the connections. Each [`Event`] is one input of its loop. The owner never
+//! blocks: work is sent to the tasks of leases and relays, and their results come back as events.
 
 use crate::admission::Denial;
 use crate::context::Context;
@@ -31,67 +31,68 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-/// Everything that can wake the owner.
+/// Inputs of the owner's loop.
 #[derive(Debug)]
 pub enum Event {
-    /// A client said who it is.
+    /// A client sent its Hello.
     Hello {
-        /// What it said.
+        /// The Hello.
         hello: Hello,
-        /// The version that both will speak.
+        /// Negotiated protocol version.
         version: u16,
-        /// Durable progress of a gateway; `None` from an admin and from a gateway of version 1.
+        /// Durable progress of a gateway; `None` for an admin and for a gateway of version 1.
         marks: Option<Marks>,
-        /// What the kernel says of it.
+        /// Peer identity.
         peer: Peer,
-        /// Its connection.
+        /// Connection of the client.
         link: Link,
-        /// The answer.
+        /// Channel for the answer.
         answer: oneshot::Sender<Result<Welcome, Denial>>,
     },
-    /// A client asks for something.
+    /// A client sent a request.
     Request {
-        /// What it asks.
+        /// The request.
         body: Request,
-        /// The gateway's epoch, with a request that acts; `None` from an admin and from a gateway of version 1.
+        /// The gateway's epoch, for a request that changes something; `None` for an admin and for a gateway
+        /// of version 1.
         epoch: Option<u64>,
-        /// The duty to answer.
+        /// Responder for the answer.
         to: Responder,
     },
     /// A connection ended.
     Unlinked(LinkId),
-    /// A spawn is over, one way or the other.
+    /// A spawn is complete, successful or not.
     Spawned {
-        /// The lease as it is now.
+        /// Current lease.
         lease: Lease,
-        /// Its relay, or what the gateway is told.
+        /// Its relay, or the refusal for the gateway.
         result: Result<Relay, Refusal>,
-        /// It failed, and the agent is to blame.
+        /// True if the spawn failed because of the agent.
         crashed: bool,
     },
     /// A lease changed.
     Changed {
-        /// The lease as it is now.
+        /// Current lease.
         lease: Lease,
-        /// Something of its tree survives SIGKILL: its end is not waited for.
+        /// True if a process of the tree survived SIGKILL: shutdown does not wait for its end.
         stuck: bool,
     },
-    /// Lost leases were looked at again.
+    /// Lost leases were checked again.
     Looked(Vec<(LeaseId, Rest)>),
-    /// News for a gateway, wherever it is connected now.
+    /// A notice for a gateway, on any connection.
     News {
-        /// Whose.
+        /// Gateway to notify.
         gateway: GatewayInstanceId,
-        /// What.
+        /// The notice.
         notice: Notice,
     },
-    /// A new program was tried (H14).
+    /// The trial of a new program has ended (H14).
     Tried(Tried),
-    /// The supervisor is to end; a second one leaves no grace.
+    /// Request to end the supervisor; a second one skips the grace periods.
     Stop,
 }
 
-/// Who is behind a connection.
+/// Client of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Gateway(GatewayInstanceId),
@@ -102,23 +103,23 @@ pub(crate) enum Who {
 pub(crate) struct Connected {
     pub(crate) link: Link,
     pub(crate) who: Who,
-    /// As the kernel said when it connected.
+    /// Peer identity at the time of connecting.
     pub(crate) peer: Peer,
     pub(crate) epoch: u64,
-    /// The protocol version that both speak.
+    /// Negotiated protocol version.
     pub(crate) version: u16,
-    /// Its process, if the kernel says which it is.
+    /// Process of the client, if the kernel reports it.
     pub(crate) process: Option<(i32, Arc<Handle>)>,
 }
 
-/// How long connections may take to read the last words.
+/// Maximum time for connections to read the last message.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(1);
-/// The deadline of an end that the lease's task was told of: the owner has nothing more to do about it.
+/// Sentinel deadline: the lease task has taken over closing, and the owner does nothing more.
 pub(crate) const TOLD: u64 = u64::MAX;
-/// How long an agent's end waits for its terminals beyond their own graces, in milliseconds.
+/// Time that an agent's end waits for its terminals beyond their own graces, in milliseconds.
 const TERMINALS_SLACK_MS: u64 = 1_000;
 
-/// The owner.
+/// Owner of the lease table and of the connections.
 #[derive(Debug)]
 pub struct Owner {
     pub(crate) context: Arc<Context>,
@@ -131,38 +132,39 @@ pub struct Owner {
     pub(crate) pending: Pending,
     pub(crate) stopping: bool,
     pub(crate) hurried: bool,
-    /// When leases that no task holds are looked at again, and whether that is being done.
+    /// Time of the next sweep over leases without a task.
     pub(crate) sweep_at_ms: u64,
-    /// When that was done last, milliseconds since the Unix epoch.
+    /// Time of the last sweep, milliseconds since the Unix epoch.
     pub(crate) swept_at_ms: Option<u64>,
     pub(crate) sweeping: Arc<AtomicBool>,
-    /// When it wakes by itself: at the first deadline, `None` while there is none. At once when that is to be reckoned.
+    /// Time of the next wake-up, at the first deadline; `None` without deadlines, 0 to recompute them now.
     pub(crate) wake_at_ms: Option<u64>,
     pub(crate) manager: Manager,
     /// Queues of file requests.
     pub(crate) files: FileQueues,
     pub(crate) warnings: Vec<String>,
-    /// Agents that crashed lately.
+    /// Restart delays of agents that crashed recently.
     pub(crate) backoff: Backoff,
-    /// What it stands on; it cannot leave without.
+    /// Process-level resources, needed for a handover.
     pub(crate) ground: Option<Footing>,
-    /// The upgrade under way, and that it has come so far that nobody is let in.
+    /// Upgrade in progress; `leaving` is true once no client is admitted.
     pub(crate) upgrade: Option<Upgrade>,
     pub(crate) leaving: bool,
     pub(crate) last_upgrade: Option<LastUpgrade>,
 }
 
-/// How an owner's time is over.
+/// Reason for the end of the owner's loop.
 #[derive(Debug)]
 pub(crate) enum Leave {
-    /// Every tree is gone or named. What it stood on is held until everything is on disk.
+    /// All trees are gone or reported as survivors. The resources are held until all writes are on disk.
     Ended(Option<Standing>),
-    /// It is to go on in another program.
+    /// The state is exported, for another program to resume.
     Frozen(Box<Frozen>),
 }
 
 impl Owner {
-    /// An owner of what the store held. Every lease in it has ended or is beyond this supervisor's reach.
+    /// Creates an owner from the leases of the store. All of them have ended, or are not controlled by this
+    /// supervisor.
     #[must_use]
     pub fn new(
         context: Arc<Context>,
@@ -198,8 +200,8 @@ impl Owner {
         }
     }
 
-    /// Takes events until the supervisor has ended (asked to stop, and every tree gone or named), or is to go on in
-    /// another program.
+    /// Handles events until the supervisor has ended (stop requested, and all trees gone or reported), or
+    /// until its state is exported for another program.
     pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Leave {
         loop {
             let event = match tokio::time::timeout_at(self.wake_at(), events.recv()).await {
@@ -207,7 +209,7 @@ impl Owner {
                 Ok(None) => break,
                 Err(_) => None,
             };
-            // A flood of events must not keep it from its deadlines.
+            // A flood of events must not delay the deadlines.
             if self.is_due() {
                 self.tick();
             }
@@ -228,7 +230,7 @@ impl Owner {
         for connected in self.links.values() {
             connected.link.refuse(ending.clone());
         }
-        // The last words, among them the answer to a Shutdown, are written before the program ends.
+        // The last messages, including the answer to a Shutdown, are written before the program ends.
         let said = all_ended(self.links.values().map(|c| c.link.end().clone()));
         drop(tokio::time::timeout(LAST_WORDS, said).await);
         let ground = self.ground.take();
@@ -240,7 +242,7 @@ impl Owner {
 
     pub(crate) fn on(&mut self, event: Event) {
         match event {
-            // A client that went away in the meantime is noticed by its own task.
+            // A client that disconnected in the meantime is handled by its own task.
             Event::Hello { hello, version, marks, peer, link, answer } => {
                 match self.hello(&hello, (version, marks), peer, link) {
                     Ok((welcome, Some(on_record))) => {
@@ -277,7 +279,7 @@ impl Owner {
         handle::dispatch(self, who, peer, body, to);
     }
 
-    /// Refuses what an older start of a gateway asks for, and what has no epoch where it needs one.
+    /// Refuses requests of an older start of a gateway, and requests without a required epoch.
     fn fence(&self, connected: &Connected, body: &Request, epoch: Option<u64>) -> Result<(), Refusal> {
         let Who::Gateway(gateway) = connected.who else { return Ok(()) };
         let needs = connected.version >= VERSION_MARKS && body.acts();
@@ -306,7 +308,7 @@ impl Owner {
         }
     }
 
-    /// A gateway is away from now on. Who has nothing that lives is not waited for.
+    /// Starts the detached grace of a gateway. A gateway without living leases has none.
     pub(crate) fn detach(&mut self, gateway: GatewayInstanceId) {
         if self.leases.values().any(|e| e.lease.gateway == gateway && !e.lease.state.is_ended()) {
             self.detached_at_ms.insert(gateway, self.context.now_ms());
@@ -335,7 +337,7 @@ impl Owner {
                     self.backoff.on(now, &agent, Outcome::StartFailed);
                 }
                 if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
-                    // Nothing was done, not even on record: the same spawn may come again.
+                    // Nothing was done or recorded: the same spawn may be repeated.
                     self.leases.remove(&id);
                 }
                 Err(refusal)
@@ -353,7 +355,7 @@ impl Owner {
         let found_again = entry.lease.state == LeaseState::Lost
             && matches!(state, LeaseState::Closing | LeaseState::Closed);
         if entry.lease.state.is_ended() && !found_again {
-            // An end is final: this is of one who looked before it.
+            // An end is final: this change was read before the end.
             return;
         }
         let news = entry.lease.state != state;
@@ -390,7 +392,7 @@ impl Owner {
         }
     }
 
-    /// Tells a gateway, if it is connected.
+    /// Sends a notice to a gateway, if it is connected.
     fn tell(&self, gateway: GatewayInstanceId, notice: Notice) {
         for connected in self.links.values().filter(|c| c.who == Who::Gateway(gateway)) {
             connected.link.tell(ToClient::Notice(notice.clone()));
@@ -410,7 +412,7 @@ impl Owner {
         }
     }
 
-    /// Ends a lease: its terminals first.
+    /// Ends a lease, its terminals first.
     pub(crate) fn close(&mut self, id: LeaseId, reason: &str) {
         let now = self.context.now_ms();
         let wait = self.terminals(id).map(|(_, e)| e.lease.graces).map(|g| {
@@ -427,7 +429,7 @@ impl Owner {
         self.close_when_alone(id);
     }
 
-    /// The end of an agent that waited for its terminals.
+    /// Ends an agent after its terminals have ended, or at the deadline.
     pub(crate) fn close_when_alone(&mut self, id: LeaseId) {
         let now = self.context.now_ms();
         let asked = self.leases.get(&id).and_then(|entry| entry.close_at_ms.clone());
@@ -437,7 +439,7 @@ impl Owner {
         }
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let command = LeaseCmd::Close { reason };
-        // A full queue means that it was told before.
+        // A full queue means that the task has a close command already.
         if let Some(commands) = &entry.commands
             && commands.try_send(command).is_ok()
         {
@@ -458,13 +460,13 @@ impl Owner {
         }
     }
 
-    /// Begins the end, or, the second time, hurries it.
+    /// Starts the shutdown; the second call skips the grace periods.
     pub(crate) fn stop(&mut self) {
         if self.stopping && !self.hurried {
             self.hurried = true;
             tracing::warn!("asked to end twice: no more grace");
             for commands in self.leases.values().filter_map(|e| e.commands.as_ref()) {
-                // A full queue means that it is ending already.
+                // A full queue means that the lease is ending already.
                 drop(commands.try_send(LeaseCmd::Hurry));
             }
             return;
@@ -479,7 +481,7 @@ impl Owner {
         self.close_all(|_| true, "the supervisor ends");
     }
 
-    /// The lease, if this client may see it.
+    /// Returns the lease, if this client may see it.
     pub(crate) fn visible(&mut self, who: Who, id: LeaseId) -> Result<&mut Entry, Refusal> {
         let gateway = match who {
             Who::Admin => None,
@@ -499,7 +501,7 @@ impl Owner {
         })
     }
 
-    /// The user behind a client, as far as the log is concerned.
+    /// Returns the user id of a client, for the log.
     pub(crate) fn uid_of(&self, who: Who) -> u32 {
         self.links
             .values()
@@ -507,7 +509,7 @@ impl Owner {
             .map_or(u32::MAX, |connected| connected.peer.uid)
     }
 
-    /// The streams of a lease: living ones, or what is kept of them.
+    /// Returns the relay of a lease: of living streams, or of kept output.
     pub(crate) fn streams(&mut self, who: Who, id: LeaseId) -> Result<Relay, Refusal> {
         let context = Arc::clone(&self.context);
         let entry = self.visible(who, id)?;
@@ -527,7 +529,7 @@ impl Owner {
             return ended("has ended and nothing of its streams is kept");
         }
         if entry.lease.exit.is_none() {
-            // Nobody saw its end. To say "nothing was written" here could make a gateway send a prompt twice (H6).
+            // The end was not observed: "nothing was written" could make a gateway send a prompt twice (H6).
             return ended("lost its streams when its supervisor died; what was written to it is not known");
         }
         let log = context.logs.log(entry.lease.gateway, &entry.lease.session_key);
@@ -536,7 +538,7 @@ impl Owner {
         Ok(relay)
     }
 
-    /// Who is never signalled for the sake of a lease.
+    /// Returns the processes that must not be signalled for a lease.
     pub(crate) fn guard(&self, lease: &Lease) -> Guard {
         self.context.guard(lease.bound.map(|b| b.wrapper.pid))
     }

@@ -1,9 +1,9 @@
-//! Progress of gateways on record: the owner's part of noticing a database that went back in time. Decided in
-//! [`crate::core::marks`].
+//! Durable progress of gateways: the owner's part in the detection of a database that was restored to an
+//! older state. The decision is made in [`crate::core::marks`].
 //!
-//! Event ids are written lazily: at most [`SAVE_MS`] after an acknowledgement, and when the gateway disconnects. A
-//! supervisor that is killed, or a host that loses power, so has a mark that is behind by that much and never one
-//! that is ahead.
+//! Event ids are written with a delay: at most [`SAVE_MS`] after an acknowledgement, and when the gateway
+//! disconnects. After a crash of the supervisor or the host, the recorded mark may therefore be behind by
+//! that much, but never ahead.
 
 use crate::context::wall_ms;
 use crate::core::marks::Acked;
@@ -12,19 +12,19 @@ use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{LeaseKind, Refusal, Rollback};
 use std::collections::{HashMap, HashSet};
 
-/// How long after an acknowledgement its event id may still be unwritten, in milliseconds.
+/// Maximum delay between an acknowledgement and the write of its event id, in milliseconds.
 const SAVE_MS: u64 = 1_000;
 
-/// A moment, to the second.
+/// Formats a time, to the second.
 fn time(wall_ms: u64) -> String {
     let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |at| format!("{at:.0}"))
 }
 
-/// State of the owner beside the installations themselves.
+/// Progress state of the owner that is not part of the installations.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// Until when agents of refused gateways are kept, on the supervisor's clock.
+    /// Time until which agents of refused gateways are kept, on the supervisor's clock.
     pub(crate) kept_until_ms: HashMap<GatewayInstanceId, u64>,
     /// Gateways with an unwritten event id.
     unsaved: HashSet<GatewayInstanceId>,
@@ -57,7 +57,7 @@ impl Owner {
     /// Posts unwritten event ids to the store, of one gateway or of all.
     pub(crate) fn save_progress(&mut self, of: Option<GatewayInstanceId>) {
         let (store, installations) = (&self.context.store, &self.installations);
-        // Those that the store has no room for stay, and come again.
+        // Event ids that do not fit into the store's queue stay, for the next attempt.
         self.pending.unsaved.retain(|gateway| {
             let is_meant = of.is_none_or(|of| of == *gateway);
             let known = installations.get(gateway);
@@ -70,7 +70,7 @@ impl Owner {
         }
     }
 
-    /// Living agents of a gateway and how far their output was acknowledged.
+    /// Returns the living agents of a gateway, with the acknowledged offset of their output.
     pub(crate) fn acked(&self, gateway: GatewayInstanceId) -> Vec<Acked> {
         self.leases
             .values()
@@ -84,8 +84,8 @@ impl Owner {
             .collect()
     }
 
-    /// Keeps the agents of a gateway that is refused as rolled back while the operator decides. The time is counted from
-    /// the first such refusal.
+    /// Keeps the agents of a gateway that is refused as rolled back, while the operator decides. The time
+    /// counts from the first such refusal.
     pub(crate) fn hold_agents(&mut self, gateway: GatewayInstanceId, refusal: Refusal) -> Rollback {
         let now = self.context.now_ms();
         let end = now.saturating_add(self.context.config.rollback_grace_ms);
@@ -100,12 +100,12 @@ impl Owner {
         Rollback { refusal, epoch, event_id, agents, kept_until_ms }
     }
 
-    /// Returns true while agents of a refused gateway are kept beyond its detached grace.
+    /// True while agents of a refused gateway are kept beyond its detached grace.
     pub(crate) fn holds_agents(&self, gateway: GatewayInstanceId, now_ms: u64) -> bool {
         self.pending.kept_until_ms.get(&gateway).is_some_and(|until| now_ms < *until)
     }
 
-    /// Gateways that are refused because their database went back in time, in words.
+    /// Describes the gateways that are refused because their database was restored to an older state.
     pub(crate) fn held_in_words(&self) -> Vec<String> {
         let now = self.context.now_ms();
         let line = |(gateway, until): (&GatewayInstanceId, &u64)| {

@@ -1,5 +1,5 @@
-//! Ending what an earlier supervisor left behind: from leases alone, each process verified, before the first
-//! connection is taken.
+//! Reaping of processes that an earlier supervisor left behind, based on leases. Each process is verified. At
+//! start this happens before the first connection is accepted.
 
 use crate::context::{Context, wall_ms};
 use crate::core::cgroup::Subtree;
@@ -18,35 +18,35 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often what was signalled is looked at again.
+/// Interval between two checks of signalled processes.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// One lease, what was found of it, and what to do.
+/// Lease with the processes found and the resulting plan.
 #[derive(Debug)]
 pub struct Examined<H> {
-    /// What was found.
+    /// Processes found.
     pub found: Found<H>,
-    /// What to do.
+    /// Resulting plan.
     pub plan: Plan,
-    /// Whether its tree was looked for: what another supervisor holds is none of our business.
+    /// True if the tree was searched. Trees of another supervisor are not.
     looked: bool,
-    /// Who is not touched by it.
+    /// Processes that must not be signalled for this lease.
     guard: Guard,
 }
 
-/// Everything that is read once for many leases.
+/// Data that is read once for many leases.
 struct Scene<'a> {
     subtree: &'a Subtree,
     snapshot: Vec<Proc>,
     markers: HashMap<String, Vec<i32>>,
-    /// The roots that the leases name.
+    /// Root pids recorded in the leases.
     roots: Vec<(LeaseId, i32)>,
 }
 
 impl<'a> Scene<'a> {
     fn read<S: Sys>(sys: &S, leases: &[Lease], subtree: &'a Subtree) -> io::Result<Self> {
         let here = sys.here();
-        // Nothing is looked for on the word of a record that is not believed.
+        // Quarantined records are not used for a search.
         let lies_here = |l: &&Lease| {
             here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here) && !l.is_quarantined()
         };
@@ -62,7 +62,8 @@ impl<'a> Scene<'a> {
         Ok(Self { subtree, snapshot, markers, roots })
     }
 
-    /// Who is never signalled for the sake of this lease: the roots of the others are theirs, whoever holds them.
+    /// Returns the processes that must not be signalled for this lease, including the roots of all other
+    /// leases.
     fn guard(&self, lease: &Lease, guard: &Guard) -> Guard {
         let mut guard = guard.clone();
         let own = lease.bound.map(|b| b.wrapper.pid);
@@ -72,7 +73,8 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Whether somebody has a lease in care. What this supervisor itself has given up for lost nobody has.
+/// Determines if a supervisor manages the lease. A lease that this supervisor itself has declared lost is not
+/// managed.
 fn holder_of<S: Sys>(sys: &S, lease: &Lease, watch: &Watch) -> Holder {
     let given_up = lease.state == LeaseState::Lost || watch.found_again.contains(&lease.lease_id);
     if given_up && lease.supervisor == watch.me {
@@ -102,21 +104,21 @@ fn examine<S: Sys>(sys: &S, lease: &Lease, watch: &Watch, scene: &Scene<'_>) -> 
     Examined { plan: plan(lease, &findings), found, looked, guard }
 }
 
-/// Who looks, and whom it never touches.
+/// Identity of this supervisor, and the processes protected from its signals.
 #[derive(Debug, Clone)]
 pub struct Watch {
-    /// This supervisor, as leases record it.
+    /// Process record of this supervisor, as stored in leases.
     pub me: ProcessRecord,
-    /// Who is never signalled.
+    /// Processes that must not be signalled.
     pub guard: Guard,
-    /// The control groups of leases.
+    /// Cgroups of leases.
     pub subtree: Subtree,
-    /// Leases that are being ended in this very look.
+    /// Leases whose processes are being ended by the current reap.
     found_again: HashSet<LeaseId>,
 }
 
 impl Watch {
-    /// Of a supervisor.
+    /// Creates the watch of a supervisor.
     #[must_use]
     pub fn of<S: Sys>(context: &Context<S>) -> Self {
         Self {
@@ -128,7 +130,7 @@ impl Watch {
     }
 }
 
-/// What would be done about each lease.
+/// Returns the planned action for each lease.
 ///
 /// # Errors
 /// The process list cannot be read.
@@ -151,12 +153,12 @@ fn line(lease: &Lease, plan: &Plan) -> ReapLine {
     }
 }
 
-/// What came of a look at many leases.
+/// Result of a reap.
 #[derive(Debug, Default)]
 pub struct Reaped {
-    /// What was decided first about each.
+    /// First decision about each lease.
     pub lines: Vec<ReapLine>,
-    /// What is known now of those that are lost.
+    /// Current evidence about lost leases.
     pub rests: Vec<(LeaseId, Rest)>,
 }
 
@@ -171,11 +173,11 @@ impl Reaped {
     }
 }
 
-/// Ends the orphans among `leases` and records what became of each. Where nothing can be recorded nothing is
-/// signalled: then this only looks.
+/// Ends the orphans among `leases` and records the results. If the store is read-only, nothing is signalled
+/// and the result is empty.
 ///
 /// # Errors
-/// The process list cannot be read; what was recorded until then stands.
+/// The process list cannot be read; results recorded before that remain.
 pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io::Result<Reaped> {
     if context.store.read_only().is_some() {
         return Ok(Reaped::default());
@@ -203,26 +205,26 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
     }
 }
 
-/// What one reaping has done so far.
+/// State of a reap over its rounds.
 #[derive(Default)]
 struct Ending {
-    /// Processes that got their SIGTERM.
+    /// Processes that got SIGTERM.
     told: HashSet<i32>,
-    /// Leases of which something was signalled.
+    /// Leases with a signalled process.
     leases: HashSet<LeaseId>,
 }
 
-/// What one round came to.
+/// Result of one round.
 struct Round {
-    /// What was decided about each lease.
+    /// Decision about each lease.
     plans: Vec<Plan>,
-    /// What of each was there when it was looked at, for people.
+    /// Description of the processes found for each lease.
     survivors: Vec<String>,
-    /// How many leases are not done with.
+    /// Number of leases that are not finished.
     targets: usize,
 }
 
-/// Looks at every lease and signals what is verified: SIGTERM once to each process, SIGKILL after the grace.
+/// Checks every lease and signals verified processes: SIGTERM once to each process, SIGKILL after the grace.
 async fn round<S: Sys>(
     context: &Arc<Context<S>>,
     leases: &mut [Lease],
@@ -243,7 +245,7 @@ async fn round<S: Sys>(
             targets += 1;
             ending.leases.insert(lease.lease_id);
         } else {
-            // What is being ended here and cannot be told just now may be on its way out.
+            // A process that is being ended and cannot be read may be exiting.
             targets += usize::from(one.found.unknown.is_some() && ending.leases.contains(&lease.lease_id));
         }
     }
@@ -266,7 +268,7 @@ async fn round<S: Sys>(
     Ok(Round { plans: examined.into_iter().map(|one| one.plan).collect(), survivors, targets })
 }
 
-/// Closing is on record before the first signal, of all of them with as few commits as can be.
+/// Records the closing before the first signal, for all leases in as few commits as possible.
 async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], examined: &[Examined<H>]) {
     let mut begun = HashSet::new();
     for (lease, one) in leases.iter_mut().zip(examined) {

@@ -1,7 +1,8 @@
-//! The secret that a gateway of the supervisor's own user shows (H9): a file that only that user can read.
+//! Secret of the handshake (H9), for gateways of the supervisor's own user: a file that only that user can
+//! read.
 //!
-//! It keeps out programs that were let in by mistake (a socket passed on, another user namespace, a container that
-//! shares the socket and nothing else). It is no wall between two programs of one user.
+//! It excludes programs that got access by mistake (an inherited socket, another user namespace, a container
+//! that shares only the socket). It does not protect against other programs of the same user.
 
 use acp_shared::redact::Secret;
 use std::fmt::Write as _;
@@ -10,16 +11,16 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Its name in the state directory, beside the socket.
+/// Name of the file in the state directory, which also contains the socket.
 pub const SECRET_FILE: &str = "secret";
-/// The shortest secret that is taken, in characters.
+/// Minimum length of a secret, in characters.
 pub const TEXT_BYTES_MIN: usize = 32;
 const RANDOM_BYTES: usize = 32;
 
-/// Reads the secret of a state directory, making one at the first start.
+/// Reads the secret of a state directory; creates it at the first start.
 ///
 /// # Errors
-/// The file cannot be read or made, or others can read it.
+/// The file cannot be read or created, or others can read it.
 pub fn load_or_make(state_dir: &Path) -> io::Result<Secret> {
     let path = state_dir.join(SECRET_FILE);
     match read(&path) {
@@ -28,7 +29,7 @@ pub fn load_or_make(state_dir: &Path) -> io::Result<Secret> {
     }
 }
 
-/// Reads a secret, if there is one that this user may read.
+/// Reads the secret in the directory of a socket, if it exists and this user may read it.
 #[must_use]
 pub fn beside(socket: &Path) -> Option<Secret> {
     let text = std::fs::read_to_string(socket.with_file_name(SECRET_FILE)).ok()?;
@@ -50,12 +51,12 @@ fn read(path: &Path) -> io::Result<Secret> {
     Ok(Secret::new(text.to_owned()))
 }
 
-/// It has its name only when it is complete.
+/// Creates the secret file atomically.
 fn make(path: &Path) -> io::Result<Secret> {
     let mut bytes = [0u8; RANDOM_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let text = bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
+        // A write to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     });

@@ -1,5 +1,5 @@
-//! The socket: accept, handshake within a deadline, then one task that reads and one that writes. Reading never
-//! waits for writing (H18).
+//! Server socket: accept, handshake within a deadline, then one reader task and one writer task for each
+//! connection. Reading never waits for writing (H18).
 
 use crate::admission::Denial;
 use crate::context::Context;
@@ -18,19 +18,20 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
-/// How long a connection that is being refused may take to read why.
+/// Maximum time for a refused connection to read the reason.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Refused processes of supervised trees that are told so at one time; further ones are cut off without a word.
+/// Maximum number of concurrent refusals of processes in supervised trees; further ones are closed without a
+/// message.
 const REFUSALS_MAX: usize = 16;
-/// How long to wait after accepting failed (out of descriptors, for example).
+/// Pause after a failed accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type Client = Conn<ToSupervisor, ToClient>;
 
-/// Handshakes with the tokens that end them.
+/// Handshakes in progress, with the tokens that cancel them.
 type HandshakeTable = Arc<Mutex<Handshakes<CancellationToken>>>;
 
-/// The place of one connection in the handshake, given back with the value.
+/// Slot of one connection in the handshake table; released on drop.
 struct HandshakePlace {
     waiting: HandshakeTable,
     id: LinkId,
@@ -53,7 +54,7 @@ impl Drop for HandshakePlace {
     }
 }
 
-/// Accepts connections for as long as it is let. `ids` numbers them, over all who accept.
+/// Accepts connections until the task is aborted. `ids` is shared by all listeners of this process.
 pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Arc<AtomicU64>, Policy)) {
     let (waiting, told) = (HandshakeTable::default(), Arc::new(Semaphore::new(REFUSALS_MAX)));
     loop {
@@ -69,8 +70,8 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
             }
         };
         let peer = client.peer;
-        // Agents run as the supervisor's user, but must not command the supervisor (H9). They take no place, so that
-        // they cannot lock their gateway or an admin out either.
+        // Agents run as the supervisor's user, but must not control the supervisor (H9). They get no
+        // handshake slot, so they cannot displace their gateway or an admin either.
         if peer.pid.is_some_and(|pid| context.is_under_care(pid)) {
             if context.may_log(peer.uid, "connection from a supervised tree") {
                 tracing::warn!(uid = peer.uid, pid = peer.pid, "connection from a supervised tree refused");
@@ -83,7 +84,7 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
             }
             continue;
         }
-        // All users that the policy does not know count as one.
+        // All users unknown to the policy count as one user.
         let user = policy.knows_user(peer.uid, peer.gid).then_some(peer.uid);
         let (link, outgoing) = Link::new(LinkId(ids.fetch_add(1, Ordering::Relaxed)));
         let (place, displaced) = HandshakePlace::take(&waiting, user, &link);
@@ -97,17 +98,18 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
                 tracing::debug!(link = id.0, error = &error as &dyn std::error::Error, "connection ended");
             }
         });
-        // A Hello that has arrived is read before further connections can displace its own.
+        // Let the new task read an arrived Hello before further connections can displace it.
         tokio::task::yield_now().await;
     }
 }
 
-/// Refuses a process of a supervised tree. Its Hello is read first: a client that cannot write it reads no answer.
+/// Refuses a process of a supervised tree. Its Hello is read first, because some clients read the answer only
+/// after the write.
 async fn turn_away(mut client: Client) -> Result<(), ConnError> {
     client.receiver.recv().await?;
     let why = "the supervisor does not take orders from the trees in its care";
     client.sender.send(&ToClient::Refused(Refusal::new(RefusalCode::NotAuthorised, why))).await?;
-    // Whatever else it has to say first, within bounds.
+    // Discard further messages, up to a limit: the client may send them before it reads the answer.
     client.receiver.discard(HELLO_BYTES_MAX as u64).await
 }
 
@@ -124,7 +126,7 @@ async fn connection(
         () = end.cancelled() => Ok(Err(ConnError::Closed.into())),
     };
     if !matches!(shaken, Ok(Ok(()))) {
-        // The owner may have taken it in before its peer went away: then it is told like any other end.
+        // The owner may have admitted the client before it disconnected, so the owner is notified.
         context.tell(Event::Unlinked(id)).await;
     }
     match shaken {
@@ -149,14 +151,14 @@ async fn connection(
     context.tell(Event::Unlinked(id)).await;
     end.cancel();
     drop(link);
-    // The writer ends with the token; what it was writing is cut off.
+    // The writer ends with the token, without completing the current message.
     drop(writer.await);
     result
 }
 
-/// Why a handshake was not completed.
+/// Reason for an incomplete handshake.
 enum Unshaken {
-    /// The client is not let in.
+    /// The client was not admitted.
     Denied(Denial),
     /// The connection broke.
     Broken(ConnError),
@@ -189,7 +191,7 @@ async fn handshake(
     };
     let version = conn::negotiate(&hello)?;
     let marks = marks(client, &hello, version).await?;
-    // Everything is read: an answer that waits for the disk takes no place away from others.
+    // The client's messages are read: waiting for the disk must not occupy a handshake slot.
     drop(place);
     let (answer, answered) = oneshot::channel();
     context.tell(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer }).await;
@@ -202,7 +204,7 @@ fn bad_request(why: &str) -> Refusal {
     Refusal::new(RefusalCode::BadRequest, why)
 }
 
-/// Reads the marks, which every gateway of version 2 sends after its Hello.
+/// Reads the marks, sent by every gateway of version 2 after its Hello.
 async fn marks(client: &mut Client, hello: &Hello, version: u16) -> Result<Option<Marks>, Unshaken> {
     if version < VERSION_MARKS || matches!(hello.role, Role::Admin) {
         return Ok(None);
@@ -241,7 +243,7 @@ async fn read(
     Ok(())
 }
 
-/// Says why, and gives the writer a moment to say it.
+/// Sends a refusal and waits briefly until it is written.
 async fn refuse(link: &Link, refusal: Refusal) -> Result<(), ConnError> {
     link.refuse(refusal.clone());
     drop(tokio::time::timeout(LAST_WORDS, link.end().cancelled()).await);
@@ -260,7 +262,7 @@ async fn write(mut sender: Sender<ToClient>, mut outgoing: Outgoing) {
     end.cancel();
 }
 
-/// Replies and news first; one piece of output whenever none of them waits.
+/// Writes replies and notices first, and one piece of output whenever no reply is queued.
 async fn write_all(sender: &mut Sender<ToClient>, outgoing: &mut Outgoing) -> Result<(), ConnError> {
     loop {
         let message = tokio::select! {

@@ -1,7 +1,8 @@
-//! Standard error of agents on disk: one log for each session, bounded, for operators.
+//! Session logs: standard error of agents on disk, one bounded log for each session, for operators.
 //!
-//! `<state>/logs/<gateway>/<hash of the session key>/<offset of the first byte>.log`. A full file is followed by
-//! another; two are kept. Offsets count from the beginning of the log, so that a reader can go on where it was.
+//! `<state>/logs/<gateway>/<hash of the session key>/<offset of the first byte>.log`. A full file is followed
+//! by another; two are kept. Offsets count from the beginning of the log, so that a reader can resume at its
+//! position.
 
 use crate::disk::{self, Disk};
 use crate::launchdir::private_dir;
@@ -16,35 +17,36 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
-/// Bytes of one log that wait for the disk. What comes beyond is left out, and the log says so.
+/// Maximum size of unwritten text of one log, in bytes. Text beyond it is dropped, and the log records the
+/// drop.
 const PENDING_BYTES_MAX: usize = 512 * 1024;
-/// Files of one log.
+/// Maximum number of files of one log.
 const FILES_MAX: usize = 2;
-/// Logs of one gateway. The one that was written longest ago goes first.
+/// Maximum number of logs of one gateway. The least recently written one is removed first.
 const LOGS_MAX: usize = 1_000;
-/// Bytes of all logs of one gateway; likewise.
+/// Maximum size of all logs of one gateway, in bytes, with the same order of removal.
 const GATEWAY_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Bytes that one log grows by between two looks at all logs of its gateway.
+/// Growth of one log after which the sizes of all logs of its gateway are checked, in bytes.
 const LOOK_BYTES: u64 = 256 * 1024;
 
-/// Sizes that logs are held to, in bytes.
+/// Size limits of logs, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct LogLimits {
     file: u64,
     gateway: u64,
 }
 
-/// The directory of all session logs.
+/// Directory of all session logs.
 #[derive(Debug, Clone)]
 pub struct SessionLogs {
     dir: Arc<Path>,
     disk: Disk,
     limits: LogLimits,
-    /// Logs that are written to now, by directory: all writers of one share what is pending, and so its order.
+    /// Open logs by directory: all writers of one log share its pending text, which keeps their order.
     open: Arc<Mutex<HashMap<PathBuf, Weak<Mutex<Pending>>>>>,
 }
 
-/// The log of one session, for writing. Clones write to the same one.
+/// Writer for the log of one session. Clones write to the same log.
 #[derive(Debug, Clone)]
 pub struct SessionLog {
     dir: Arc<Path>,
@@ -57,26 +59,26 @@ pub struct SessionLog {
 struct Pending {
     text: String,
     left_out: u64,
-    /// True while a task writes, or waits for its turn to.
+    /// True while a task writes, or waits for a disk permit.
     is_written: bool,
     /// True if the last attempt to write failed.
     is_failing: bool,
 }
 
-/// A line of the supervisor's own in a log. Lines of the agent begin with `|` where these have `*`.
+/// Formats a line of the supervisor itself. It has `*` where lines of the agent have `|`.
 #[must_use]
 pub fn note(text: &str) -> String {
     format!("{:.3} * {text}\n", jiff::Timestamp::now())
 }
 
-/// A line of an agent in its log.
+/// Formats a line of an agent.
 #[must_use]
 pub fn line(text: &str) -> String {
     format!("{:.3} | {text}\n", jiff::Timestamp::now())
 }
 
 impl SessionLogs {
-    /// Logs below `dir`, which is made when the first one is written.
+    /// Creates the logs below `dir`. The directory is created with the first log.
     #[must_use]
     pub fn new(dir: &Path, file_bytes_max: u64) -> Self {
         let limits = LogLimits { file: file_bytes_max, gateway: GATEWAY_BYTES_MAX };
@@ -88,7 +90,7 @@ impl SessionLogs {
         self.dir.join(gateway.to_string()).join(hash.get(..32).unwrap_or(&hash))
     }
 
-    /// The log of a session, for writing.
+    /// Returns the writer for the log of a session.
     #[must_use]
     pub fn log(&self, gateway: GatewayInstanceId, session: &SessionKey) -> SessionLog {
         let dir = self.dir_of(gateway, session);
@@ -99,7 +101,7 @@ impl SessionLogs {
         SessionLog { dir: dir.into(), disk: self.disk.clone(), limits: self.limits, pending }
     }
 
-    /// A piece of a log, in whole lines. A session without a log has an empty one.
+    /// Reads a piece of a log, in whole lines. A missing log counts as empty.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -123,14 +125,15 @@ impl SessionLogs {
         });
     }
 
-    /// Removes all logs but those of these sessions. This blocks: a log that is begun meanwhile would be removed.
+    /// Removes all logs except those of these sessions. Blocking. Must not run while logs are written: new
+    /// logs would be removed.
     pub fn keep_only<'a>(&self, sessions: impl Iterator<Item = (GatewayInstanceId, &'a SessionKey)>) {
         let known: HashSet<PathBuf> = sessions.map(|(gateway, key)| self.dir_of(gateway, key)).collect();
         let logs = entries(&self.dir).into_iter().flat_map(|gateway| entries(&gateway));
         logs.filter(|log| !known.contains(log)).for_each(|log| remove_all(&log));
     }
 
-    /// The disk that they lie on.
+    /// Returns the handle to the disk of the logs.
     #[must_use]
     pub const fn disk(&self) -> &Disk {
         &self.disk
@@ -142,12 +145,12 @@ impl SessionLog {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends lines in the background. Never waits: what a slow disk does not take is left out, and counted.
+    /// Appends lines in the background. Never blocks: text that exceeds the buffer is dropped and counted.
     pub fn write(&self, text: &str) {
         {
             let mut pending = self.pending();
             let room = PENDING_BYTES_MAX.saturating_sub(pending.text.len());
-            // As many whole lines as there is room for.
+            // Number of bytes of whole lines that fit.
             let lines = text.as_bytes().get(..room).and_then(|fits| memchr::memrchr(b'\n', fits));
             let fits = if text.len() <= room { text.len() } else { lines.map_or(0, |at| at + 1) };
             pending.left_out += (text.len() - fits) as u64;
@@ -160,7 +163,7 @@ impl SessionLog {
             }
         }
         let log = self.clone();
-        // A turn that is free is taken at once, so that whoever waits for the disk waits for these lines too.
+        // A free permit is taken at once, so that waiting for the disk includes these lines.
         let slot = self.disk.try_slot();
         tokio::spawn(async move {
             let slot = match slot {
@@ -173,7 +176,7 @@ impl SessionLog {
         });
     }
 
-    /// Writes until nothing is pending. This blocks.
+    /// Writes until nothing is pending. Blocking.
     fn write_pending(&self) {
         loop {
             let (text, left_out) = {
@@ -199,7 +202,7 @@ impl SessionLog {
     }
 }
 
-/// Entries of a directory; none if the directory cannot be read.
+/// Returns the entries of a directory; none if it cannot be read.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
@@ -213,7 +216,7 @@ fn remove_all(dir: &Path) {
     }
 }
 
-/// A file of a log.
+/// File of a log.
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
@@ -221,7 +224,7 @@ struct LogFile {
     bytes: u64,
 }
 
-/// The files of a log, oldest first.
+/// Returns the files of a log, oldest first.
 fn parts(dir: &Path) -> io::Result<Vec<LogFile>> {
     let listed = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -239,12 +242,12 @@ fn parts(dir: &Path) -> io::Result<Vec<LogFile>> {
     Ok(parts)
 }
 
-/// Appends lines, each wholly to one file.
+/// Appends lines; each line is completely in one file.
 fn append(dir: &Path, mut lines: &[u8], limits: LogLimits) -> io::Result<()> {
     while !lines.is_empty() {
         let most = lines.len().min(crate::config::size(limits.file));
         let last = lines.get(..most).and_then(|fits| memchr::memrchr(b'\n', fits));
-        // A line longer than a file gets a file to itself.
+        // A line longer than the limit gets its own file.
         let end = last.or_else(|| memchr::memchr(b'\n', lines)).map_or(lines.len(), |at| at + 1);
         let (now, later) = lines.split_at(end);
         append_to_file(dir, now, limits)?;
@@ -276,8 +279,8 @@ fn append_to_file(dir: &Path, text: &[u8], limits: LogLimits) -> io::Result<()> 
     parts.drain(..old).try_for_each(|part| std::fs::remove_file(part.path))
 }
 
-/// Removes the logs of a gateway that were written longest ago, if it has too many or they are too large, so that
-/// `log` has room for so many bytes more.
+/// Removes the least recently written logs of a gateway if it has too many or they are too large, so that
+/// `log` has room for `bytes` more bytes.
 fn make_room(log: &Path, bytes: u64, limits: LogLimits) {
     let mut logs: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for dir in log.parent().into_iter().flat_map(entries).filter(|other| other != log) {
@@ -286,13 +289,13 @@ fn make_room(log: &Path, bytes: u64, limits: LogLimits) {
         for file in files {
             (written, size) = (written.max(file.modified().ok()), size + file.len());
         }
-        // A log that was just made and has no file yet stays.
+        // A log that was just created and has no file yet stays.
         logs.push((written.unwrap_or_else(SystemTime::now), size, dir));
     }
     logs.sort();
     let own: u64 =
         entries(log).into_iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
-    // Its oldest file goes once there is another one.
+    // The oldest file of a log is removed when a new one is started.
     let own = (own + bytes).min(limits.file.saturating_mul(FILES_MAX as u64)).max(bytes);
     let mut size = own + logs.iter().map(|(_, size, _)| size).sum::<u64>();
     let mut count = logs.len() + 1;
@@ -310,7 +313,7 @@ fn read(dir: &Path, from: LogFrom, bytes_max: usize) -> io::Result<LogPiece> {
     let base = parts.first().map_or(0, |part| part.start);
     let end = parts.last().map_or(0, |part| part.start + part.bytes);
     let (mut offset, whole) = match from {
-        // Behind its end is where a log that was removed in the meantime has been.
+        // An offset behind the end refers to a log that was removed in the meantime.
         LogFrom::Offset(offset) => (if offset > end { base } else { offset.max(base) }, true),
         LogFrom::End(bytes) => (end.saturating_sub(bytes).max(base), end.saturating_sub(bytes) <= base),
     };
@@ -326,12 +329,12 @@ fn read(dir: &Path, from: LogFrom, bytes_max: usize) -> io::Result<LogPiece> {
         }
     }
     if !whole {
-        // The first line may be cut.
+        // The first line may be incomplete.
         let line = memchr::memchr(b'\n', &bytes).map_or(0, |at| at + 1);
         bytes.drain(..line);
         offset += line as u64;
     }
-    // A line that is still being written, or does not fit, comes with the next piece.
+    // A line that is still being written, or does not fit, is left for the next piece.
     let lines = memchr::memrchr(b'\n', &bytes).map_or(bytes.len(), |at| at + 1);
     bytes.truncate(lines);
     Ok(LogPiece { offset, bytes, end })

@@ -1,4 +1,4 @@
-//! The signals that end a supervisor.
+//! Termination signals of the supervisor.
 
 use crate::context::Context;
 use crate::owner::Event;
@@ -9,39 +9,39 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use tokio::net::unix::pipe;
 
-/// The signals that end a supervisor. They are blocked and read from a descriptor: one that comes while an image
-/// leaves waits for the next one.
+/// Receiver of termination signals. The signals are blocked and read from a descriptor: a signal during a
+/// handover stays pending for the next program.
 pub(crate) struct Signals {
-    /// A signalfd, which is read as a pipe is.
+    /// Signalfd, read like a pipe.
     pending: pipe::Receiver,
 }
 
-/// Which they are.
+/// Returns the set of termination signals.
 fn ending() -> SigSet {
     [SIGTERM, SIGINT, SIGHUP].into_iter().collect()
 }
 
-/// Blocks the signals that end a supervisor, before there is a thread that could take one.
+/// Blocks the termination signals. Must be called before other threads exist that could receive one.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel refuses the call.
 pub(crate) fn hold() -> io::Result<()> {
     Ok(ending().thread_block()?)
 }
 
 impl Signals {
-    /// From now on they are received here.
+    /// Opens a descriptor that receives the signals.
     ///
     /// # Errors
-    /// There is no descriptor to be had.
+    /// The process is out of descriptors.
     pub(crate) fn new() -> io::Result<Self> {
         let made = SignalFd::with_flags(&ending(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { pending: pipe::Receiver::from_owned_fd_unchecked(made.as_fd().try_clone_to_owned()?)? })
     }
 
-    /// Tells the owner of each one.
+    /// Sends a stop event to the owner for each signal.
     pub(crate) async fn watch(self, context: Arc<Context>) {
-        // One signal is one record of this size.
+        // Size of one `signalfd_siginfo` record.
         let mut record = [0; 128];
         while self.pending.readable().await.is_ok() {
             match self.pending.try_read(&mut record) {

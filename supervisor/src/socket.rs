@@ -1,5 +1,5 @@
-//! The listening socket: made here, with the mode and group that the configuration says, or handed over by the
-//! service manager, which then has made it as its unit says.
+//! Listening socket: created here with the configured mode and group, or passed on by the service manager
+//! with the settings of its unit.
 
 use crate::config::Config;
 use crate::core::admit::Policy;
@@ -8,19 +8,19 @@ use acp_shared::conn::Listener;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A socket that accepts.
+/// Listening socket with its path.
 pub(crate) struct Socket {
     pub(crate) listener: Listener,
     pub(crate) path: PathBuf,
-    /// The service manager's stays when this program ends.
+    /// True for a socket of the service manager, which must not be removed at the end.
     passed: bool,
 }
 
 impl Socket {
-    /// Listens at `path`, unless a socket was handed over.
+    /// Listens at `path`, unless the service manager passed a socket.
     ///
     /// # Errors
-    /// As [`Listener::bind`]; there is no such group; what was handed over is no such socket.
+    /// As [`Listener::bind`]; the group does not exist; the passed descriptor is not a listening socket.
     pub(crate) fn open(path: PathBuf, config: &Config, policy: &Policy) -> io::Result<Self> {
         if let Some(fd) = systemd::passed_listener()? {
             return Ok(Self {
@@ -31,7 +31,7 @@ impl Socket {
         }
         let group = config.socket_group.as_deref().map(group).transpose()?;
         let mode = config.mode().unwrap_or_else(|| mode(policy));
-        // Nobody else gets in before it has its group.
+        // No other user may connect before the group is set.
         let listener = Listener::bind(&path, if group.is_some() { 0o600 } else { mode })?;
         if group.is_some() {
             std::os::unix::fs::chown(&path, None, group)?;
@@ -40,13 +40,14 @@ impl Socket {
         Ok(Self { listener, path, passed: false })
     }
 
-    /// The name that is to be removed at the end.
+    /// Returns the path to remove at the end.
     pub(crate) fn to_remove(&self) -> Option<PathBuf> {
         (!self.passed).then(|| self.path.clone())
     }
 }
 
-/// What the lists of the policy need. A user that is listed may be in any group.
+/// Returns the mode that the policy requires. A listed user may be in any group, so users require access for
+/// all.
 fn mode(policy: &Policy) -> u32 {
     if !policy.allowed_uids.is_empty() {
         0o666
@@ -67,7 +68,7 @@ fn group(name: &str) -> io::Result<u32> {
     })
 }
 
-/// The path that a socket is bound to.
+/// Returns the path that a socket is bound to.
 fn named(fd: &std::os::fd::OwnedFd) -> Option<PathBuf> {
     let socket = std::os::unix::net::UnixListener::from(fd.try_clone().ok()?);
     socket.local_addr().ok()?.as_pathname().map(Path::to_owned)

@@ -1,6 +1,6 @@
-//! Starting a process tree so that at no instant a living process has no lease, or a lease names a wrong pid:
-//! reserve, prepare, start the wrapper with a blocked adapter, verify, bind, let go. Each arrow of the protocol is
-//! a [`Step`]; a crash after any of them leaves nothing running that no lease names.
+//! Start of a process tree. At every moment each living process has a lease, and no lease has a wrong pid:
+//! reserve, prepare, start the wrapper with a blocked adapter, verify, bind, release. Each part is a
+//! [`Step`]; a crash after any step leaves no process running without a lease.
 
 use crate::confine::{self, Customer, confine};
 use crate::context::Context;
@@ -33,73 +33,73 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::unix::pipe;
 
-/// The steps of a start, in order.
+/// Steps of a start, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The lease is made durable, without a pid.
+    /// The lease is durable, without a pid.
     Reserve,
-    /// The wrapper and its description are written.
+    /// The wrapper and its launch description are written.
     Prepare,
     /// The wrapper is started.
     Start,
     /// The wrapper reports a blocked adapter.
     Hello,
-    /// Both are verified to be what the wrapper says.
+    /// Both processes are verified to match the wrapper's report.
     Verify,
-    /// The lease is made durable with both pids.
+    /// The lease is durable with both pids.
     Bind,
-    /// The adapter is let go, and has called exec.
+    /// The adapter was released and has called exec.
     Go,
 }
 
 impl Step {
-    /// Every step, in order.
+    /// All steps, in order.
     pub const ALL: [Self; 7] =
         [Self::Reserve, Self::Prepare, Self::Start, Self::Hello, Self::Verify, Self::Bind, Self::Go];
 }
 
-/// Name of the last stage of a start, which concerns the program and no directory.
+/// Stage name of a failed exec; all other stages with `ELOOP` concern a directory.
 const EXEC: &str = "exec";
 
-/// What a gateway asks to be started.
+/// Spawn request of a gateway.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// What it is.
+    /// The request.
     pub spec: Spawn,
-    /// The gateway's group, as the kernel said when it connected: what its agents get where its user has no entry.
+    /// Group of the gateway's process when it connected: group of its agents if the user has no passwd entry.
     pub gid: u32,
 }
 
-/// Why a start failed.
+/// Error of a start.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// The lease cannot be made durable.
+    /// The lease cannot be recorded.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It is not allowed to run like that.
+    /// The confinement does not permit the request.
     #[error(transparent)]
     Refused(Refusal),
-    /// There is nothing to start from.
+    /// The launch directory cannot be created.
     #[error(transparent)]
     LaunchDir(#[from] LaunchDirError),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {what}")]
     Io {
-        /// What was being done.
+        /// Failed operation.
         what: &'static str,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
     /// The control socket failed.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The wrapper could not set things up.
+    /// The setup in the wrapper failed.
     #[error("the wrapper could not {stage}: {error}")]
     Setup {
-        /// What it was doing.
+        /// Failed step.
         stage: String,
-        /// Why not.
+        /// Cause of the failure.
         error: io::Error,
     },
     /// The adapter could not be started.
@@ -107,27 +107,27 @@ pub enum SpawnError {
     Exec {
         /// The program.
         program: String,
-        /// Which call failed.
+        /// Failed call.
         stage: String,
-        /// Why.
+        /// Cause of the failure.
         error: io::Error,
     },
-    /// The wrapper ended or said something else.
+    /// The wrapper ended or sent an unexpected message.
     #[error("the wrapper ended or broke its protocol at {0:?}")]
     Wrapper(Step),
-    /// What the wrapper said is not what the system says.
+    /// The wrapper's report differs from the evidence.
     #[error("the processes are not what the wrapper says: {0}")]
     Mismatch(&'static str),
-    /// It took too long.
+    /// The wrapper was not ready in time.
     #[error("the wrapper did not get ready in time")]
     Timeout,
-    /// The lease was no longer in the state for it.
+    /// The lease was no longer in a state that permits the step.
     #[error(transparent)]
     Illegal(#[from] Illegal),
 }
 
 impl SpawnError {
-    /// Whether the agent is to blame, and not this machine: such a start counts as a crash.
+    /// True if the agent, not this machine, caused the failure: such a start counts as a crash.
     #[must_use]
     pub fn is_the_agents(&self) -> bool {
         matches!(self, Self::Exec { .. } | Self::Timeout) && !self.leads_elsewhere()
@@ -139,7 +139,7 @@ impl SpawnError {
         stage != EXEC && error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
     }
 
-    /// What the gateway is told.
+    /// Returns the refusal for the gateway.
     #[must_use]
     pub fn refusal(&self) -> Refusal {
         let mut message = self.to_string();
@@ -170,18 +170,18 @@ fn doing(what: &'static str) -> impl FnOnce(io::Error) -> SpawnError {
     move |source| SpawnError::Io { what, source }
 }
 
-/// A wrapper that was started, from its first instant on.
+/// Wrapper process after its start.
 #[derive(Debug)]
 pub struct Started<S: Sys = Linux> {
-    /// The wrapper.
+    /// Wrapper process.
     pub child: Child<S>,
-    /// Its control socket.
+    /// Control socket of the wrapper.
     pub control: Control,
-    /// The supervisor's ends of the adapter's pipes.
+    /// Supervisor's ends of the adapter's pipes.
     ours: Ends,
-    /// The adapter's ends, until the wrapper has them.
+    /// Adapter's ends of its pipes, until they are sent to the wrapper.
     theirs: [OwnedFd; 3],
-    /// Limits that its control group did not take.
+    /// Limits that the cgroup did not accept.
     unlimited: Vec<String>,
 }
 
@@ -191,7 +191,7 @@ enum Ends {
     Terminal(pipe::Receiver),
 }
 
-/// Makes the lease durable and starts its wrapper (steps 1 to 3). Nothing of the adapter exists yet.
+/// Records the lease and starts its wrapper (steps 1 to 3). The adapter does not exist yet.
 ///
 /// # Errors
 /// [`SpawnError`]; no process was started.
@@ -215,20 +215,20 @@ pub async fn start<S: Sys>(
     Ok(Started { child, control, ours, theirs, unlimited })
 }
 
-/// A running wrapper. The wrapper forks nothing before its first message.
+/// Running wrapper. A wrapper forks nothing before its first message.
 #[derive(Debug)]
 pub(crate) struct Wrapper<S: Sys = Linux> {
-    /// The process.
+    /// Wrapper process.
     pub(crate) child: Child<S>,
-    /// Its control socket.
+    /// Control socket of the wrapper.
     pub(crate) control: Control,
-    /// The file that it was started from.
+    /// Path of its executable.
     path: PathBuf,
-    /// Limits that its control group refused.
+    /// Limits that the cgroup did not accept.
     unlimited: Vec<String>,
 }
 
-/// Writes the launch directory beneath `root` and starts the wrapper in it, in a control group if one is given.
+/// Creates the launch directory beneath `root` and starts the wrapper in it, in a cgroup if one is given.
 ///
 /// # Errors
 /// [`SpawnError`]; no process was started.
@@ -257,16 +257,16 @@ pub(crate) async fn start_wrapper<S: Sys>(
     let watched = Child::new(Arc::clone(&context.sys), handle)
         .map_err(doing("watch the wrapper"))
         .and_then(|child| Ok((child, Control::new(our_control).map_err(doing("watch the control socket"))?)));
-    // Where nobody holds it, it ends with its control socket, and is reaped as a stray.
+    // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
     let (child, control) = watched.inspect_err(|_| context.forget_child(pid))?;
     Ok(Wrapper { child, control, path, unlimited })
 }
 
-/// A wrapper that was started where it belongs.
+/// Started wrapper, already in its cgroup.
 struct Prepared<H> {
     path: PathBuf,
     handle: Arc<H>,
-    /// Limits that its control group did not take.
+    /// Limits that the cgroup did not accept.
     unlimited: Vec<String>,
 }
 
@@ -281,16 +281,16 @@ fn prepare<S: Sys>(
     let unlimited = group.map_or(Ok(Vec::new()), |(leaf, limits)| context.sys.make_group(leaf, limits));
     let unlimited = unlimited.map_err(doing("make the control group"))?;
     let handle = exec(context, &path, launch, control)?;
-    // The wrapper does nothing before it is told to, so all that it will start begins its life in the group.
+    // The wrapper waits for its first message, so its later children start inside the cgroup.
     if let Some(Err(error)) = group.map(|(leaf, _)| context.sys.join_group(leaf, &handle)) {
-        // Nobody holds it: it ends with its control socket, and is reaped as a stray.
+        // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
         context.forget_child(handle.pid());
         return Err(doing("move the wrapper into its control group")(error));
     }
     Ok(Prepared { path, handle, unlimited })
 }
 
-/// Why an adapter runs as it does.
+/// Returns the reason text of a running lease.
 fn runs(unlimited: &[String]) -> String {
     if unlimited.is_empty() {
         return "the adapter runs".to_owned();
@@ -338,8 +338,8 @@ fn ends(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], Ends)> {
     }
 }
 
-/// How often a wrapper that is "busy" is tried again: another thread may hold its file open for writing for the
-/// moment between its fork and exec.
+/// Maximum number of retries after `ETXTBSY`: another thread may hold the wrapper open for writing between
+/// its fork and exec.
 const BUSY_TRIES_MAX: u32 = 20;
 
 fn exec<S: Sys>(
@@ -366,12 +366,12 @@ fn exec<S: Sys>(
             other => break other.map_err(doing("start the wrapper"))?,
         }
     };
-    // The child is not reaped, so its number is surely its own.
+    // The child is not reaped, so its pid cannot be reused.
     if let Err(error) = context.sys.limit_open_files(pid, context.descriptors) {
         tracing::warn!(%error, "a wrapper keeps the supervisor's limit on open files");
     }
     context.sys.open_child(pid).map_err(|error| {
-        // Nobody holds it: it ends with its control socket, and is reaped as a stray.
+        // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
         context.forget_child(pid);
         match error {
             OpenError::Gone => SpawnError::Wrapper(Step::Start),
@@ -380,10 +380,11 @@ fn exec<S: Sys>(
     })
 }
 
-/// Lets the adapter be forked, verifies and binds both, and lets it go (steps 4 to 7).
+/// Lets the wrapper fork the adapter, verifies and binds both, and releases the adapter (steps 4 to 7).
 ///
 /// # Errors
-/// [`SpawnError`]. The wrapper may still be there: the caller closes its control socket, which ends it, and looks.
+/// [`SpawnError`]. The wrapper may still run: the caller closes its control socket, which ends it, and cleans
+/// up.
 pub async fn go<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &mut Lease,
@@ -414,7 +415,7 @@ async fn steps<S: Sys>(
     Ok(())
 }
 
-/// Has a wrapper fork its adapter, blocked before exec, and verifies both processes.
+/// Lets a wrapper fork its adapter, blocked before exec, and verifies both processes.
 pub(crate) async fn fork<S: Sys>(
     context: &Context<S>,
     child: &Child<S>,
@@ -422,10 +423,10 @@ pub(crate) async fn fork<S: Sys>(
     stdio: &[OwnedFd; 3],
 ) -> Result<Bound, SpawnError> {
     let fds = [stdio[0].as_fd(), stdio[1].as_fd(), stdio[2].as_fd()];
-    // A wrapper that could not set things up may have ended before this: then it has said why.
+    // A wrapper whose setup failed may have ended already: then its last message has the reason.
     let sent = control.send(&ToWrapper::Launch, &fds);
     let heard = match said(context, child, control).await? {
-        // With the message unread, the end of the socket comes before what was said.
+        // If the launch message was not read, the socket reports its end before the wrapper's messages.
         None => {
             let mut words = control.last_words().into_iter();
             words.find_map(|heard| heard.from(context.sys.as_ref(), child.handle()).ok()?.ok())
@@ -443,7 +444,7 @@ pub(crate) async fn fork<S: Sys>(
     }
 }
 
-/// Lets the blocked adapter of a wrapper exec, and waits until it has.
+/// Lets the blocked adapter of a wrapper exec, and waits for the result.
 pub(crate) async fn release<S: Sys>(
     context: &Context<S>,
     child: &Child<S>,
@@ -461,7 +462,8 @@ pub(crate) async fn release<S: Sys>(
     }
 }
 
-/// Next message of the wrapper; `None` when it has closed its end. A message of another process is an error.
+/// Receives the next message of the wrapper; `None` if it has closed its end. A message of another process is
+/// an error.
 async fn said<S: Sys>(
     context: &Context<S>,
     child: &Child<S>,
@@ -475,11 +477,11 @@ async fn said<S: Sys>(
     }
 }
 
-/// Nobody can say by now whether it ever was the wrapper's.
+/// At this point it is unknown if the process ever was the wrapper's adapter.
 const NO_ADAPTER: &str = "the adapter has ended before it was let go, or was never there";
 
-/// Whether both processes are what the wrapper says. The adapter is blocked and its parent is our own un-reaped
-/// child, so neither number can have changed hands.
+/// Checks that both processes match the wrapper's report. The adapter is blocked and its parent is an own
+/// child that was not reaped, so neither pid can have been reused.
 fn verify<S: Sys>(
     context: &Context<S>,
     wrapper: &S::Handle,
@@ -502,7 +504,7 @@ fn verify<S: Sys>(
     Ok(Bound { wrapper, adapter, pgid: adapter_pid, sid: wrapper_pid })
 }
 
-/// Tells a gateway of the end of its terminal, wherever it is connected then.
+/// Creates a callback that notifies a gateway of the end of its terminal, on any connection.
 pub(crate) fn news_of_exit(
     events: tokio::sync::mpsc::Sender<crate::owner::Event>,
     gateway: acp_shared::ids::GatewayInstanceId,
@@ -514,7 +516,7 @@ pub(crate) fn news_of_exit(
 }
 
 impl<S: Sys> Started<S> {
-    /// The adapter runs: its streams get their relay, and our copies of its ends are closed.
+    /// Creates the relay for the streams of the running adapter, and closes the own copies of its ends.
     #[must_use]
     pub fn into_relay(
         self,

@@ -1,7 +1,8 @@
-//! Orphans of dead wrappers come to this process, their nearest subreaper. Nothing else can be among its children:
-//! it starts wrappers only, and had no child when it became subreaper. So a child that is no wrapper belongs to a
-//! tree that has lost its root: it is killed while it runs, and reaped when it is dead. Where this process is no
-//! subreaper, a child that it does not hold may be of another program that it was before: then it is only reaped.
+//! Reaping of orphans: descendants of dead wrappers, which are reparented to this process as their nearest
+//! subreaper. Other unknown children cannot exist: this process starts only wrappers, and had no child when
+//! it became subreaper. So a child that is not registered belongs to a tree without root: it is killed if it
+//! runs, and reaped when it is dead. If this process is not a subreaper, an unregistered child may belong to
+//! an earlier program of this process: then it is only reaped.
 
 use crate::context::Context;
 use crate::core::verify::{Kin, Verdict, verify_member};
@@ -12,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often it looks even without a SIGCHLD, since several of them may be one: while there are children.
+/// Interval of checks without SIGCHLD, while there are children: several SIGCHLD may be merged into one.
 const LOOK: Duration = Duration::from_secs(2);
-/// Pause after each look: a burst of dying children is one look.
+/// Pause after each check, so that a burst of exits causes only one.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Looks after strays for as long as the program runs.
+/// Checks for orphans for as long as the program runs.
 pub(crate) async fn watch<S: Sys>(context: Arc<Context<S>>) {
     let mut children = match signal(SignalKind::child()) {
         Ok(children) => Some(children),
@@ -56,7 +57,7 @@ pub(crate) async fn watch<S: Sys>(context: Arc<Context<S>>) {
     }
 }
 
-/// Looks once.
+/// Checks for orphans once.
 pub fn look<S: Sys>(context: &Context<S>, sys: &S) {
     for pid in context.strays() {
         match sys.reap_stray(pid) {
@@ -75,7 +76,7 @@ pub fn look<S: Sys>(context: &Context<S>, sys: &S) {
         }
         let (handle, evidence) = sweep::glance(sys, pid);
         let guard = context.guard(None);
-        // Which lease it was of can no longer be told; that it was of one is proven by its parent being us.
+        // The lease is no longer known, but the parent (this process) proves that there was one.
         let verdict = verify_member(
             LeaseId::mint(),
             GatewayInstanceId::mint(),

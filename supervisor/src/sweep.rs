@@ -1,5 +1,5 @@
-//! Finding the whole tree of a lease and ending it: each process is opened, its evidence is read through the
-//! handle, [`crate::core::verify`] decides, and the signal goes through the same handle.
+//! Search for the process tree of a lease, and its end: each process is opened, its evidence is read through
+//! the handle, [`crate::core::verify`] decides, and signals are sent through the same handle.
 
 use crate::core::cgroup::{KillBy, Leaf, Recorded, Strange, Subtree, how_to_kill};
 use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
@@ -14,31 +14,31 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What of a lease its processes are found by.
+/// Properties of a lease by which its processes are found.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The lease.
+    /// Id of the lease.
     pub lease_id: LeaseId,
-    /// Its gateway.
+    /// Gateway of the lease.
     pub gateway: GatewayInstanceId,
-    /// Where its pids have their meaning.
+    /// Scope in which its pids are valid.
     pub scope: Scope,
-    /// The tree, if it was bound.
+    /// Recorded processes of the tree, if it was bound.
     pub bound: Option<Bound>,
-    /// When the root of the tree started, or the supervisor that spawned it, by the clock of `scope`: nothing of the
-    /// tree is older.
+    /// Start time of the root of the tree, or of the supervisor that spawned it, on the clock of `scope`. No
+    /// process of the tree is older.
     not_before_ticks: u64,
-    /// The control group that was made for it.
+    /// Cgroup that was created for the lease.
     pub leaf: Option<Leaf>,
-    /// The one that it recorded, where that is not recognised.
+    /// Recorded cgroup, if not recognised as the cgroup of the lease.
     pub strange: Option<Strange>,
-    /// Processes that were verified to be of the tree when it was last looked at: whoever lost its parent since, and
-    /// shows no environment, is still known by its identity.
+    /// Processes verified by the previous search. A process that lost its parent since then, and whose
+    /// environment is unreadable, is still identified by its record.
     pub known: Vec<ProcessRecord>,
 }
 
 impl Target {
-    /// From a lease.
+    /// Creates the target of a lease.
     #[must_use]
     pub fn of(lease: &Lease, subtree: &Subtree) -> Self {
         let (leaf, strange) = match subtree.recorded(lease) {
@@ -58,14 +58,14 @@ impl Target {
         }
     }
 
-    /// Since when there can be anything of the tree, in clock ticks as they are read here; `None` where that was
-    /// recorded by another clock.
+    /// Returns the earliest possible start time of the tree's processes, in clock ticks of this system;
+    /// `None` if it was recorded by another clock.
     pub fn since_ticks<S: Sys>(&self, sys: &S) -> Option<u64> {
         let one_clock = sys.here().is_some_and(|here| self.scope.shares_clock(&here));
         one_clock.then_some(self.not_before_ticks)
     }
 
-    /// What it says about one of its processes.
+    /// Returns the claim of the lease about one of its processes.
     #[must_use]
     pub fn claim(&self, process: ProcessRecord) -> Claim<'_> {
         Claim {
@@ -78,23 +78,23 @@ impl Target {
     }
 }
 
-/// A verified process of the tree.
+/// Verified process of the tree.
 #[derive(Debug)]
 pub struct Member<H> {
-    /// Its number, for people.
+    /// Pid, for display.
     pub pid: i32,
-    /// Its name, for people.
+    /// Name, for display.
     pub name: String,
-    /// What identifies it, where its start time can be read.
+    /// Identity of the process, if its start time can be read.
     record: Option<ProcessRecord>,
     handle: Arc<H>,
     proof: Verified,
     leads_group: bool,
-    /// It is the wrapper: as long as it lives, what loses its parent comes to it and stays findable.
+    /// True for the wrapper: while it lives, orphans of the tree are reparented to it and can be found.
     is_root: bool,
 }
 
-/// One process of a tree in the record of what was last seen.
+/// Process of a tree in the recorded evidence.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Seen {
     pid: i32,
@@ -103,7 +103,7 @@ struct Seen {
     inode: Option<u64>,
 }
 
-/// What a lease's record says was seen of its tree. One that cannot be read says nothing.
+/// Returns the processes of a lease's recorded evidence; none if it cannot be parsed.
 fn last_seen(json: &str) -> Vec<ProcessRecord> {
     #[derive(serde::Deserialize)]
     struct Record {
@@ -115,18 +115,18 @@ fn last_seen(json: &str) -> Vec<ProcessRecord> {
     seen.into_iter().filter_map(record).collect()
 }
 
-/// What was found of a tree.
+/// Result of a search for a tree.
 #[derive(Debug)]
 pub struct Found<H> {
     /// Verified processes, parents before children.
     pub members: Vec<Member<H>>,
-    /// Processes that were verified before and cannot be told now: they are looked at again, never forgotten.
+    /// Processes that were verified before and cannot be verified now: the next search checks them again.
     pub untold: Vec<ProcessRecord>,
     /// Children of verified processes that cannot be read.
     pub unread: Vec<i32>,
-    /// Why something of it cannot be told, if that is so.
+    /// Reason why the tree cannot be determined completely.
     pub unknown: Option<&'static str>,
-    /// Why a process on record is not proved dead that is not proved to be its own either, if that is so.
+    /// Reason why a recorded process is neither proved dead nor proved to belong to the lease.
     pub doubt: Option<&'static str>,
 }
 
@@ -137,20 +137,21 @@ impl<H> Default for Found<H> {
 }
 
 impl<H> Found<H> {
-    /// Whom SIGKILL is for, parents before children: the wrapper is spared while anything else of the tree lives, or
-    /// may live.
+    /// Returns the processes to kill, parents before children. The wrapper is excluded while other processes
+    /// of the tree are, or may be, alive.
     pub fn doomed(&self) -> impl DoubleEndedIterator<Item = &Member<H>> {
         let spares_root = self.members.iter().any(|m| !m.is_root) || !self.unread.is_empty();
         self.members.iter().filter(move |m| !(spares_root && m.is_root))
     }
 
-    /// The numbers, children first.
+    /// Returns the pids, children first.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {
         self.members.iter().rev().map(|m| m.pid).collect()
     }
 
-    /// What SIGKILL did not end, for people: number and name, and what is known of the tree and cannot be told now.
+    /// Describes the processes that survived SIGKILL, with pid and name, including those that cannot be read
+    /// now.
     #[must_use]
     pub fn survivors(&self) -> String {
         let named = self.doomed().map(|m| format!("{} ({})", m.pid, m.name));
@@ -159,12 +160,12 @@ impl<H> Found<H> {
         named.chain(unread).collect::<Vec<_>>().join(", ")
     }
 
-    /// What the next look has to go by.
+    /// Returns the records for the next search.
     fn records(&self) -> Vec<ProcessRecord> {
         self.members.iter().filter_map(|m| m.record).chain(self.untold.iter().copied()).collect()
     }
 
-    /// What was found, as JSON, for the record.
+    /// Returns the evidence as JSON, for the lease record.
     #[must_use]
     pub fn json(&self, at_ms: u64) -> String {
         let seen = |m: &Member<H>| Seen {
@@ -183,24 +184,24 @@ impl<H> Found<H> {
         serde_json::json!({ "at_ms": at_ms, "tree": tree, "unknown": self.unknown }).to_string()
     }
 
-    /// Whether the tree is verified gone.
+    /// True if the tree is verified gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.members.is_empty() && self.unknown.is_none()
     }
 }
 
-/// Looks at one process. The handle comes with the evidence that was read through it.
+/// Reads the full evidence of a process. The returned handle is the one that the evidence was read through.
 pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
     look_by(sys, pid, |handle| sys.evidence(handle))
 }
 
-/// The same without its marker, for whom something else says whose it is.
+/// Reads the evidence of a process without its environment, if its lease is known by other means.
 pub fn glance<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
     look_by(sys, pid, |handle| sys.glance(handle))
 }
 
-/// Looks at a recorded process. Where an inode tells it, its environment is not asked.
+/// Reads the evidence of a recorded process; without its environment if the inode identifies it.
 fn look_for<S: Sys>(sys: &S, process: ProcessRecord) -> (Option<Arc<S::Handle>>, Evidence) {
     look_by(sys, process.pid, |handle| {
         let told = process.inode.is_some() && handle.inode().is_some();
@@ -238,10 +239,11 @@ fn look_by<S: Sys>(
     }
 }
 
-/// Nothing in the group can run any more, and something in it has not ended either.
+/// Reason if the cgroup has only exiting processes, which have not ended yet.
 const DYING: &str = "something in its control group is dying and not yet dead";
 
-/// What a lease recorded is not the group that this state directory's supervisor makes for it.
+/// Reason if the recorded cgroup is not the one that the supervisor of this state directory creates for the
+/// lease.
 const STRANGE: &str =
     "its recorded control group is not recognised and holds processes; end them, or move them out of it";
 const STRANGE_UNREAD: &str = "its recorded control group is not recognised and cannot be read";
@@ -253,9 +255,10 @@ struct Search<'a, S: Sys> {
     names: HashMap<i32, &'a Proc>,
     found: Found<S::Handle>,
     seen: HashSet<i32>,
-    /// As [`Target::since_ticks`]. A wrapper that is known by its inode says it by any clock.
+    /// As [`Target::since_ticks`]; set from the wrapper if it was identified by its inode under another
+    /// clock.
     since_ticks: Option<u64>,
-    /// Start times that are read here are of the clock of the record.
+    /// True if start times read here are on the clock of the record.
     one_clock: bool,
 }
 
@@ -263,12 +266,12 @@ impl<S: Sys> Search<'_, S> {
     fn root(&mut self, process: ProcessRecord) {
         let (handle, evidence) = look_for(self.sys, process);
         let verdict = self.judge(process, &evidence);
-        // What is on record leads a group of its own; where that cannot be read now, the kernel knows.
+        // A recorded process leads its own group; the kernel checks it if it is unreadable here.
         let leads_group = evidence.pgid.is_none_or(|pgid| pgid == process.pid);
         self.take(&evidence, handle, leads_group, verdict);
     }
 
-    /// What is on record against what is there. A process that is not ours may still not be proved another one.
+    /// Verifies the evidence against the record. For a verdict of "not ours", notes doubt about the identity.
     fn judge(&mut self, process: ProcessRecord, evidence: &Evidence) -> Verdict {
         let claim = self.target.claim(process);
         let verdict = verify(&claim, evidence, self.guard);
@@ -278,7 +281,8 @@ impl<S: Sys> Search<'_, S> {
         verdict
     }
 
-    /// One that was verified before. Whether its group was ever ours is not on record.
+    /// Checks a process verified by an earlier search. The record does not say if the process led a group of
+    /// the lease.
     fn known(&mut self, process: ProcessRecord) {
         let (handle, evidence) = look_for(self.sys, process);
         let verdict = self.judge(process, &evidence);
@@ -294,7 +298,7 @@ impl<S: Sys> Search<'_, S> {
             Kin::ChildOf(_) | Kin::InCgroup(_) => glance(self.sys, pid),
         };
         if let Kin::ChildOf(parent) = kin {
-            // The parent's number means the verified parent only if it was not reaped until now.
+            // The parent's pid identifies the verified parent only if it was not reaped until now.
             let parent = self.found.members.iter().find(|m| m.pid == parent);
             if !parent.is_some_and(|m| self.sys.holds_number(&m.handle)) {
                 return;
@@ -306,7 +310,7 @@ impl<S: Sys> Search<'_, S> {
         {
             self.found.unread.push(pid);
         }
-        // A group of ours holds nobody else: who is in it descends from us. A marker alone does not say as much.
+        // A group led by a descendant has only processes of the tree. A marker alone does not prove this.
         let leads_group = !matches!(kin, Kin::Marked { .. }) && evidence.pgid == Some(pid);
         self.take(&evidence, handle, leads_group, verdict);
     }
@@ -317,8 +321,8 @@ impl<S: Sys> Search<'_, S> {
                 let pid = now.pid;
                 self.seen.insert(pid);
                 let name = self.names.get(&pid).map(|p| p.name.clone()).unwrap_or_default();
-                // Of one that is hidden no start time can be read: then its inode alone says who it is.
-                // So it is where another clock would misread it.
+                // The start time of a hidden process is unreadable, and that of another clock is wrong: then
+                // the inode alone identifies the process.
                 let start_ticks = now.start_ticks.filter(|_| self.one_clock).or(now.inode.map(|_| 0));
                 let record =
                     start_ticks.map(|start_ticks| ProcessRecord { pid, start_ticks, inode: now.inode });
@@ -364,7 +368,7 @@ impl<S: Sys> Search<'_, S> {
         }
     }
 
-    /// Children that the list of processes leaves out, and theirs.
+    /// Searches for children that the process list hides, and their descendants.
     fn hidden_below(&mut self) {
         let mut next = 0;
         while let Some(member) = self.found.members.get(next) {
@@ -378,8 +382,8 @@ impl<S: Sys> Search<'_, S> {
         }
     }
 
-    /// Its group was recorded and is not recognised: nobody is signalled for being in there, and while somebody is,
-    /// it cannot be told whether that is of the tree.
+    /// Checks the recorded but unrecognised cgroup. Its processes are not signalled; while it has any, their
+    /// membership in the tree is unknown.
     fn in_strange_group(&mut self, strange: &Strange) {
         match self.sys.group_populated(strange) {
             Ok(false) => {}
@@ -392,8 +396,8 @@ impl<S: Sys> Search<'_, S> {
     }
 }
 
-/// Finds what is left of a tree: its recorded processes, their descendants, and what carries its marker. A hint on
-/// markers (from [`markers`]) saves reading every environment for each of many leases.
+/// Finds the remaining processes of a tree: recorded processes, their descendants, and processes with its
+/// marker. `marked` (from [`markers`]) avoids reading every environment again for each lease.
 pub fn find<S: Sys>(
     sys: &S,
     target: &Target,
@@ -414,7 +418,7 @@ pub fn find<S: Sys>(
     };
     match sys.here() {
         Some(here) if target.scope.seen_from(&here) == Place::Here => {}
-        // Its numbers mean nothing here: verify says the same of each of them.
+        // Pids of the target are not valid here: verify would reject each of them.
         Some(_) => return search.found,
         None => {
             search.found.unknown = Some("boot id or pid namespace cannot be read");
@@ -445,7 +449,7 @@ pub fn find<S: Sys>(
     search.found
 }
 
-/// Which running processes say that they belong to which lease.
+/// Returns the running processes with a lease marker, by lease.
 #[must_use]
 pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> HashMap<String, Vec<i32>> {
     let mut by_lease: HashMap<String, Vec<i32>> = HashMap::new();
@@ -458,7 +462,7 @@ pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> Has
     by_lease
 }
 
-/// Finds the tree of one lease from a fresh snapshot.
+/// Searches the tree of one lease in a fresh snapshot.
 ///
 /// # Errors
 /// The process list cannot be read.
@@ -469,9 +473,10 @@ pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<F
     Ok(find(sys, target, guard, &snapshot, marked))
 }
 
-/// Sends a signal to every verified process, children first; SIGKILL goes to whole groups where the leader is
-/// verified, and to the wrapper only when nothing else of the tree was found: what is forked in that instant must not
-/// lose the parent it is known by. Returns the processes that could not be signalled, with the reason.
+/// Sends a signal to every verified process, children first. SIGKILL is sent to whole groups if the leader is
+/// verified, and to the wrapper only if nothing else of the tree was found: a process forked at that moment
+/// must not lose the parent that identifies it. Returns the processes that could not be signalled, with the
+/// reason.
 pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
     match signal {
         Signal::Kill => signal_each(sys, found.doomed().rev(), signal),
@@ -487,7 +492,7 @@ fn signal_each<'a, S: Sys>(
     let mut failed = Vec::new();
     for member in members {
         if signal == Signal::Kill && member.leads_group {
-            // The kernel ends a group at once, even one that forks as fast as it can. What is missed here is
+            // The kernel kills a group atomically, even one that forks quickly. Processes outside of it are
             // signalled one by one.
             drop(sys.signal_group(&member.handle, &member.proof, signal));
         }
@@ -503,10 +508,11 @@ fn signal_each<'a, S: Sys>(
     failed
 }
 
-/// How long one round waits for a group to be empty. The kernel takes a few milliseconds for a tree of some size.
+/// Maximum wait of one round for an empty cgroup. The kernel needs a few milliseconds for a tree of some
+/// size.
 const GROUP_WAIT: Duration = Duration::from_millis(100);
 
-/// SIGKILL to the whole control group of a lease, where it has one and nobody else is in it (H21).
+/// Sends SIGKILL to the whole cgroup of a lease, if it has one that contains no other processes (H21).
 pub fn kill_group<S: Sys>(sys: &S, target: &Target, guard: &Guard, wait: Duration) {
     if sys.here().as_ref() != Some(&target.scope) {
         return;
@@ -523,11 +529,11 @@ pub fn kill_group<S: Sys>(sys: &S, target: &Target, guard: &Guard, wait: Duratio
     }
 }
 
-/// SIGKILL to what the list of processes alone says is of the tree. What environments say comes after it: one that
-/// hangs holds up nothing.
+/// Sends SIGKILL to the processes that the process list alone attributes to the tree. Environments are read
+/// later: a process whose environment read hangs delays nothing.
 fn kill_at_once<S: Sys>(sys: &S, target: &mut Target, guard: &Guard) -> io::Result<()> {
     let found = find(sys, target, guard, &sys.snapshot()?, &[]);
-    // A process with a marker may be there as well: the wrapper is spared until that is known.
+    // A process with a marker may exist as well: the wrapper is spared until that is known.
     let spared = found.members.iter().position(|m| m.is_root);
     signal_each(
         sys,
@@ -538,7 +544,7 @@ fn kill_at_once<S: Sys>(sys: &S, target: &mut Target, guard: &Guard) -> io::Resu
     Ok(())
 }
 
-/// Kills a tree until nothing of it is found in two scans one after the other, at most `rounds_max` times.
+/// Kills a tree until two consecutive searches find nothing, in at most `rounds_max` rounds.
 ///
 /// # Errors
 /// The process list cannot be read; nothing was signalled in that round.
@@ -561,7 +567,7 @@ pub fn kill<S: Sys>(
             }
         } else {
             empty = 0;
-            // What loses its parent by this is found again.
+            // Processes that lose their parent by this are found again by their records.
             target.known = found.records();
             for (pid, why) in signal_all(sys, &found, Signal::Kill) {
                 tracing::warn!(lease_id = %target.lease_id, pid, why, "cannot be killed");

@@ -1,5 +1,5 @@
-//! What a service manager is told, and what it hands over: readiness, the watchdog and the listening socket, in
-//! systemd's protocols (sd_notify(3), sd_listen_fds(3)). Without a manager all of it is nothing.
+//! Service manager protocols of systemd (sd_notify(3), sd_listen_fds(3)): readiness, watchdog and passed
+//! listening socket. Without a service manager, all functions do nothing.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,22 +8,22 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The first descriptor that a manager hands over (sd_listen_fds(3)).
+/// First descriptor passed by a service manager (sd_listen_fds(3)).
 const FIRST_PASSED_FD: i32 = 3;
 
-/// The way to the service manager, if there is one.
+/// Connection to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Manager {
     to: Option<(UnixDatagram, SocketAddr)>,
-    /// How often it wants to hear that the owner is alive, in milliseconds, and when that is next.
+    /// Watchdog interval and time of the next message, in milliseconds.
     watchdog: Option<(u64, u64)>,
 }
 
 impl Manager {
-    /// The one that the environment names: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` if it is meant for this process.
+    /// Reads the environment: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` if it is meant for this process.
     ///
     /// # Errors
-    /// The address is none, or there is no socket to be had.
+    /// The address is not valid, or a socket cannot be created.
     pub fn from_env() -> io::Result<Self> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let Some(name) = set("NOTIFY_SOCKET") else { return Ok(Self::default()) };
@@ -31,7 +31,7 @@ impl Manager {
         let meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let every = number("WATCHDOG_USEC").filter(|usec| meant && *usec > 0);
         let socket = UnixDatagram::unbound()?;
-        // The owner never waits for it.
+        // The owner must never block on it.
         socket.set_nonblocking(true)?;
         Ok(Self {
             to: Some((socket, address(&name)?)),
@@ -39,7 +39,7 @@ impl Manager {
         })
     }
 
-    /// Says something: `READY=1`, `STATUS=…`. Several lines are one message.
+    /// Sends a notification: `READY=1`, `STATUS=…`. Several lines are one message.
     pub fn say(&self, what: &str) {
         if let Some((socket, to)) = &self.to
             && let Err(error) = socket.send_to_addr(what.as_bytes(), to)
@@ -48,7 +48,7 @@ impl Manager {
         }
     }
 
-    /// Feeds the watchdog when its time has come. Called by the owner, so that a stuck owner is noticed.
+    /// Sends the watchdog message if it is due. Called by the owner, so that a blocked owner is detected.
     pub(crate) fn alive(&mut self, now_ms: u64) {
         if let Some((every_ms, _)) = self.watchdog.filter(|(_, at_ms)| *at_ms <= now_ms) {
             self.say("WATCHDOG=1");
@@ -56,7 +56,7 @@ impl Manager {
         }
     }
 
-    /// When the watchdog is to be fed next.
+    /// Returns the time of the next watchdog message.
     pub(crate) fn next_ms(&self) -> Option<u64> {
         self.watchdog.map(|(_, at_ms)| at_ms)
     }
@@ -70,10 +70,10 @@ fn address(name: &OsStr) -> io::Result<SocketAddr> {
     }
 }
 
-/// The listening socket that the manager made, if it made one for this process.
+/// Returns the listening socket that the service manager passed to this process, if any.
 ///
 /// # Errors
-/// More than one was handed over, or something else than a listening Unix socket.
+/// More than one socket was passed, or the descriptor is not a listening Unix socket.
 pub fn passed_listener() -> io::Result<Option<OwnedFd>> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     if number("LISTEN_PID") != Some(std::process::id()) {

@@ -1,5 +1,5 @@
-//! The tenants of the configuration, with what they name looked up on this machine when the supervisor starts: a user
-//! that does not exist is found then, and not at the first start of an agent.
+//! Tenants of the configuration, resolved on this machine when the supervisor starts: a missing user is an
+//! error at start, not at the first spawn of an agent.
 
 use crate::config::{Config, ConfigError, Id, Limit, Switch, TenantConfig, Unlimited};
 use crate::core::ladder::Limits;
@@ -10,10 +10,10 @@ use acp_shared::redact::Secret;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The tenants, with their users, groups, directories and secrets.
+/// Resolves the tenants with their users, groups, directories and secrets.
 ///
 /// # Errors
-/// [`ConfigError::Tenant`]: one of them does not hold for a supervisor of this user.
+/// [`ConfigError::Tenant`] if a tenant is not valid for a supervisor of this user.
 pub fn tenants(config: &Config, own_uid: u32) -> Result<Vec<Tenant>, ConfigError> {
     let tenants = config.each_tenant(|tenant| resolve(tenant, own_uid))?;
     let whom = |t: &Tenant| (t.uid, t.instance_id);
@@ -125,7 +125,7 @@ fn group_id(group: &Id) -> Result<u32, String> {
     }
 }
 
-/// The directory itself, whatever links lead there: sessions are compared with it.
+/// Returns the canonical path of a directory, to compare sessions with it.
 fn directory(path: &Path) -> Result<String, String> {
     let found = std::fs::canonicalize(path).and_then(|found| {
         if found.is_dir() { Ok(found) } else { Err(std::io::ErrorKind::NotADirectory.into()) }
@@ -137,7 +137,7 @@ fn directory(path: &Path) -> Result<String, String> {
     }
 }
 
-/// A secret that others can read is none.
+/// Reads a secret. A file that others can read or change is refused.
 fn secret(path: &Path, own_uid: u32, uid: Option<u32>) -> Result<Secret, String> {
     let cannot = |error: std::io::Error| {
         format!("has the secret_file {}, which cannot be read: {error}", path.display())

@@ -1,5 +1,4 @@
-//! What the owner does from time to time: leases that were left over are looked at again, and what is kept of ended
-//! ones is bounded.
+//! Periodic work of the owner: sweep over leftover leases, timeouts, and retention of ended leases.
 
 use crate::core::lease::Lease;
 use crate::core::retain::{NOT_PROVED, Rest};
@@ -15,11 +14,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long what a terminal printed is kept after its end when nobody releases it, in milliseconds.
+/// Retention of a terminal's output after its end if it is not released, in milliseconds.
 const TERMINAL_KEPT_MS: u64 = 10 * 60 * 1_000;
 
 impl Owner {
-    /// What is due by the clock, and when to look at it again.
+    /// Performs the work that is due, and sets the next wake-up.
     pub(crate) fn tick(&mut self) {
         let now = self.context.now_ms();
         let grace = self.context.config.detached_grace_ms;
@@ -50,22 +49,22 @@ impl Owner {
         self.wake_at_ms = next_wake(now, &self.deadlines());
     }
 
-    /// The instant to wake at without an event.
+    /// Returns the time of the next wake-up without an event.
     pub(crate) fn wake_at(&self) -> tokio::time::Instant {
         self.context.instant(self.wake_at_ms.unwrap_or(u64::MAX))
     }
 
-    /// Whether that instant has come.
+    /// True if the wake-up time has come.
     pub(crate) fn is_due(&self) -> bool {
         self.wake_at_ms.is_some_and(|at| at <= self.context.now_ms())
     }
 
-    /// Something changed what is waited for.
+    /// Requests an immediate wake-up, to recompute the deadlines after a change.
     pub(crate) const fn wake_anew(&mut self) {
         self.wake_at_ms = Some(0);
     }
 
-    /// Leases whose end waits for their terminals, and until when.
+    /// Returns the leases whose end waits for their terminals, with the deadline.
     fn waiting(&self) -> impl Iterator<Item = (LeaseId, u64)> {
         self.leases.iter().filter(|(_, e)| e.commands.is_some()).filter_map(|(id, e)| {
             let until = e.close_at_ms.as_ref().map(|(until, _)| *until).filter(|until| *until != TOLD)?;
@@ -78,10 +77,10 @@ impl Owner {
         let kept = |e: &Entry| {
             let printed = e.lease.parent().is_some() && e.relay.is_some();
             let keep = if printed { TERMINAL_KEPT_MS.min(config.retention_ms) } else { config.retention_ms };
-            // What may not go yet is waited for by the sweep.
+            // Leases that must not be removed yet are left to the sweep.
             e.due_ms(keep, &clocks).filter(|_| printed || e.may_be_forgotten())
         };
-        // Living leases may lose the store's file; those without a task, and what is lost, are looked at again.
+        // For living leases (the store's file may be lost), leases without a task, and lost leases.
         let living = self.leases.values().any(|e| !e.lease.state.is_ended() || e.is_left());
         let writes = self.context.store.read_only().is_none();
         Deadlines {
@@ -102,11 +101,11 @@ impl Owner {
         }
     }
 
-    /// Forgets the oldest gateway of a user that is neither connected nor has a lease, if that user has as many as are
-    /// remembered.
+    /// Removes the oldest gateway of a user that has no connection and no lease, if the user has the maximum
+    /// number of gateways.
     ///
     /// # Errors
-    /// [`RefusalCode::QuotaExceeded`]: all of them are in use.
+    /// [`RefusalCode::QuotaExceeded`] if all of them are in use.
     pub(crate) fn make_room_for_gateway(&mut self, uid: u32) -> Result<(), Refusal> {
         let max = self.context.config.gateways_per_user_max;
         let of_user =
@@ -123,7 +122,7 @@ impl Owner {
                 Who::Admin => None,
             }))
             .collect();
-        // Ids grow with the time at which they were made.
+        // Ids grow with their creation time.
         let Some(oldest) = of_user().filter(|gateway| !in_use.contains(gateway)).min() else {
             let why = format!(
                 "{max} gateways of user {uid} are in use, which is the limit (gateways_per_user_max); end some, or raise \
@@ -141,8 +140,8 @@ impl Owner {
         Ok(())
     }
 
-    /// Looks again at leases that no task works on: those of earlier supervisors that could not be told when this one
-    /// started, and those that are lost and not proved gone (H23).
+    /// Checks leases without a task again: those of earlier supervisors that could not be settled at start,
+    /// and lost ones that are not proved gone (H23).
     pub(crate) fn sweep(&mut self, now_ms: u64) {
         if now_ms < self.sweep_at_ms || self.stopping {
             return;
@@ -164,7 +163,7 @@ impl Owner {
         });
     }
 
-    /// What is known now of lost leases.
+    /// Records the current evidence about lost leases.
     pub(crate) fn looked(&mut self, rests: Vec<(LeaseId, Rest)>) {
         for (id, rest) in rests {
             let lost = self.leases.get_mut(&id).filter(|e| e.lease.state == LeaseState::Lost);
@@ -172,7 +171,7 @@ impl Owner {
             if let Rest::Unproved(why) = rest
                 && entry.rest != Some(rest)
             {
-                // Once for each answer, not with each sweep.
+                // Logged once for each result, not with each sweep.
                 tracing::warn!(lease_id = %id, why, "a lost lease is not proved gone, and is kept until it is");
             }
             entry.rest = Some(rest);
@@ -180,7 +179,7 @@ impl Owner {
         self.wake_anew();
     }
 
-    /// What a person should know of lost leases that are kept beyond their time.
+    /// Returns a warning about lost leases that are kept beyond their retention.
     pub(crate) fn overdue(&self) -> Option<String> {
         let (keep, clocks) = (self.context.config.retention_ms, self.context.clocks());
         let over = |e: &Entry| e.due_ms(keep, &clocks).is_some_and(|due| due <= clocks.now_ms);
@@ -197,8 +196,8 @@ impl Owner {
         ))
     }
 
-    /// Forgets leases past their retention, and what terminals printed that ended a while ago. What is lost and not
-    /// proved gone is kept (H23).
+    /// Removes leases past their retention, and the output of terminals that ended some time ago. Lost leases
+    /// that are not proved gone are kept (H23).
     pub(crate) fn expire(&mut self) {
         let (keep, clocks) = (self.context.config.retention_ms, self.context.clocks());
         let over = |e: &Entry, keep_ms| e.due_ms(keep_ms, &clocks).is_some_and(|due| due <= clocks.now_ms);
@@ -238,10 +237,10 @@ impl Owner {
         });
     }
 
-    /// Ended leases beyond the number that is kept of each gateway, the oldest ones. What an agent said and nobody
-    /// has acknowledged stays (H1).
+    /// Returns the oldest ended leases beyond the number kept for each gateway. Leases with unacknowledged
+    /// output are not included (H1).
     fn surplus(&self) -> Vec<LeaseId> {
-        // In the order in which they ended: what this supervisor did not see, then what it saw.
+        // Sort key by end: leases whose end this supervisor did not see come first.
         type Place = (Option<u64>, Option<u64>, LeaseId);
         let max = crate::config::size(self.context.config.ended_per_gateway_max);
         if self.leases.len() <= max {
@@ -266,7 +265,7 @@ impl Owner {
             .collect()
     }
 
-    /// Forgets what the terminals of a gateway printed that ended first, until the rest is within the limit.
+    /// Removes the oldest kept terminal output of a gateway until the rest is within the limit.
     pub(crate) fn trim_tails(&mut self, of: GatewayInstanceId) {
         let tail = |(id, e): (&LeaseId, &Entry)| {
             let LeaseKind::Terminal { output_bytes_max, .. } = e.lease.kind else { return None };
@@ -278,7 +277,7 @@ impl Owner {
         let mut kept: u64 = 0;
         for (place, (_, id, bytes)) in tails.into_iter().enumerate() {
             kept = kept.saturating_add(bytes);
-            // Not the last one: somebody is about to ask for it.
+            // The last one is kept: its output is probably requested soon.
             if place > 0
                 && kept > self.context.config.tails_bytes_max
                 && let Some(relay) = self.leases.get_mut(&id).and_then(|e| e.relay.take())

@@ -1,4 +1,4 @@
-//! What a person sees who runs the wrapper by hand.
+//! Command line of the wrapper, for manual calls.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,18 +16,18 @@ Options:
 ";
 const VERSION: &str = concat!("acp-wrapper ", env!("CARGO_PKG_VERSION"), "\n");
 
-/// What the arguments ask for.
+/// Meaning of the command line arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// No arguments: the ordinary start.
     Nothing,
-    /// A text to print.
+    /// A help or version request: the text to print.
     Text(&'static str),
     /// Anything else.
     Wrong,
 }
 
-/// Reads the arguments after the program name.
+/// Parses the arguments after the program name.
 pub(crate) fn read(mut args: impl Iterator<Item = OsString>) -> Asked {
     let Some(first) = args.next() else { return Asked::Nothing };
     match (first.to_str(), args.next()) {
@@ -37,7 +37,7 @@ pub(crate) fn read(mut args: impl Iterator<Item = OsString>) -> Asked {
     }
 }
 
-/// Prints a text that was asked for.
+/// Prints a help or version text to stdout.
 pub(crate) fn say(text: &str) -> ExitCode {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -46,9 +46,9 @@ pub(crate) fn say(text: &str) -> ExitCode {
     }
 }
 
-/// Says that this is not how the wrapper is started.
+/// Prints the help text to stderr, for a start without a supervisor.
 pub(crate) fn refuse() -> ExitCode {
-    // Nobody is left to tell when stderr fails too; the exit code says it.
+    // An error of stderr is ignored: the exit code reports the refusal too.
     let _ = std::io::stderr().lock().write_all(HELP.as_bytes());
     ExitCode::from(crate::EXIT_USAGE)
 }

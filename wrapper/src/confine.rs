@@ -1,5 +1,6 @@
-//! As whom and within which bounds the adapter runs: checked and made before the fork, so that its side only has to
-//! apply it. What cannot hold is refused here; nothing runs with less confinement than was asked for.
+//! User and restrictions of the adapter: validated and prepared before the fork, so the child only has to
+//! apply them. A restriction that cannot be enforced is refused here; nothing runs with less confinement than
+//! requested.
 
 use crate::fault::{During, Fault};
 use acp_shared::launch::{Confine, Landlock, Resource, ResourceLimit, RunAs, STAGE_OPEN_ROOT};
@@ -12,17 +13,17 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// Permission bits that an umask may hold.
+/// Valid bits of a umask.
 const UMASK_BITS: u32 = 0o777;
-/// The kernel takes this number as "no change", so nobody can have it as an id.
+/// Invalid user or group id: the kernel interprets it as "no change".
 const NO_ID: u32 = u32::MAX;
-/// The most groups of a process, `NGROUPS_MAX` of linux/limits.h.
+/// Maximum number of supplementary groups, `NGROUPS_MAX` of linux/limits.h.
 const GROUPS_MAX: usize = 65_536;
-/// The oldest Landlock that confines writes: before it (Linux 6.2), any file could be truncated.
+/// Oldest Landlock ABI that confines writes: before it (Linux 6.2), any file could be truncated.
 const ABI_MIN: ABI = ABI::V3;
-/// The Landlock whose further rights to write (ioctl of devices) are denied too, where the kernel has them.
+/// Landlock ABI whose additional write rights (ioctl of devices) are denied too if the kernel supports them.
 const ABI_WANTED: ABI = ABI::V5;
-/// What every program may expect to write to, besides the given roots. What is not here is left out.
+/// Devices that every program may write to, besides the given roots. Missing ones are left out.
 const DEVICES: [&str; 8] = [
     "/dev/full",
     "/dev/null",
@@ -34,44 +35,44 @@ const DEVICES: [&str; 8] = [
     "/dev/zero",
 ];
 
-/// What the adapter's side of the fork applies.
+/// Restrictions applied in the child after the fork.
 #[derive(Debug)]
 pub(crate) struct Confinement {
-    /// The adapter's user; `None` is the wrapper's.
+    /// User of the adapter; `None` for the wrapper's user.
     pub(crate) identity: Option<Identity>,
     /// Resource limits.
     pub(crate) limits: Vec<(libc::c_uint, libc::rlimit64)>,
-    /// The text for `/proc/self/oom_score_adj`.
+    /// Content to write to `/proc/self/oom_score_adj`.
     pub(crate) oom_score_adj: Option<Vec<u8>>,
     /// File mode creation mask.
     pub(crate) umask: Option<libc::mode_t>,
-    /// Whether nothing that is executed gives privileges.
+    /// True if `PR_SET_NO_NEW_PRIVS` is set: executed programs gain no privileges.
     pub(crate) no_new_privs: bool,
-    /// The ruleset to enforce.
+    /// Landlock ruleset to enforce.
     pub(crate) ruleset: Option<OwnedFd>,
-    /// The working directory is entered only by a path without links.
+    /// True if a working directory whose path contains links is refused.
     pub(crate) cwd_without_links: bool,
 }
 
-/// A user, ready for the calls that change to it.
+/// User and groups, in the types of the system calls.
 #[derive(Debug)]
 pub(crate) struct Identity {
-    /// Real, effective and saved user.
+    /// Real, effective and saved user id.
     pub(crate) uid: libc::uid_t,
-    /// Real, effective and saved group.
+    /// Real, effective and saved group id.
     pub(crate) gid: libc::gid_t,
     /// All supplementary groups.
     pub(crate) groups: Vec<libc::gid_t>,
 }
 
-/// Makes a confinement out of its description.
+/// Validates a confinement and prepares the child's part of it.
 pub(crate) fn prepare(confine: Confine) -> Result<Confinement, Fault> {
     Ok(Confinement {
         identity: confine.run_as.map(identity).transpose()?,
         limits: confine.limits.iter().map(limit).collect::<Result<_, _>>()?,
         oom_score_adj: confine.oom_score_adj.map(score).transpose()?,
         umask: confine.umask.map(umask).transpose()?,
-        // Without privileges, a ruleset can be enforced in no other way.
+        // An unprivileged process may enforce a ruleset only with `no_new_privs`.
         no_new_privs: confine.no_new_privs || confine.landlock.is_some(),
         ruleset: confine.landlock.as_ref().map(ruleset).transpose()?,
         cwd_without_links: confine.cwd_without_links,
@@ -103,7 +104,7 @@ fn limit(limit: &ResourceLimit) -> Result<(libc::c_uint, libc::rlimit64), Fault>
         Resource::OpenFiles => libc::RLIMIT_NOFILE,
         Resource::Processes => libc::RLIMIT_NPROC,
     };
-    // The C libraries do not agree on the sign of these small numbers.
+    // The C libraries differ in the signedness of the resource constants.
     Ok((resource as libc::c_uint, libc::rlimit64 { rlim_cur: limit.soft, rlim_max: limit.hard }))
 }
 
@@ -149,12 +150,12 @@ fn ruleset(wanted: &Landlock) -> Result<OwnedFd, Fault> {
             device => ruleset = allow(ruleset, device.during("confine writes: open a device")?)?,
         }
     }
-    // It holds none where the kernel has no Landlock, which the hard requirement has refused before.
+    // `None` if the kernel has no Landlock, which the hard requirement has already refused.
     Option::from(ruleset).ok_or(Fault::new(STAGE, libc::ENOSYS))
 }
 
-/// The gateway resolved the links of roots. One that is there now was put there since, by somebody who wants to write
-/// where it leads; nothing else resolves a root's name in between.
+/// Opens a writable root. The gateway already resolved the links of roots. A link found now was created
+/// later, perhaps to redirect the write permission, and is refused.
 fn open_root(path: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
@@ -164,7 +165,7 @@ fn open(path: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Allows every right to write beneath a directory, or those that there are to a file.
+/// Allows all write rights beneath a directory, or those that apply to a file.
 fn allow(ruleset: RulesetCreated, root: OwnedFd) -> Result<RulesetCreated, Fault> {
     const STAGE: &str = "confine writes: add a rule";
     let stat = rustix::fs::fstat(&root).during(STAGE)?;
@@ -176,7 +177,7 @@ fn allow(ruleset: RulesetCreated, root: OwnedFd) -> Result<RulesetCreated, Fault
     ruleset.add_rule(PathBeneath::new(root, access)).map_err(|e| fault(STAGE, &e))
 }
 
-/// The errno inside of an error, if there is one; else that this kernel cannot do it.
+/// Converts a ruleset error: to its errno, or to `EOPNOTSUPP` if the error has none.
 fn fault(stage: &'static str, error: &RulesetError) -> Fault {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {

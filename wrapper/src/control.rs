@@ -1,4 +1,4 @@
-//! The control socket: one message a packet, descriptors beside it.
+//! Control socket: one message per packet, with file descriptors as ancillary data.
 
 use crate::fault::{During, Fault};
 use acp_shared::launch::{CONTROL_BYTES_MAX, FromWrapper, ToWrapper};
@@ -9,35 +9,36 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Room for a message of the supervisor: they are a few bytes, and a longer packet is refused.
+/// Maximum size of a supervisor message, in bytes: they are a few bytes long, and a longer packet is refused.
 const PACKET_BYTES_MAX: usize = 256;
-/// Room for more descriptors than are ever expected, so that a wrong number is seen rather than cut off.
+/// Capacity for received descriptors: more than expected, so that a wrong number is detected and not
+/// truncated.
 const FDS_MAX: usize = 16;
 
-/// What came from the supervisor.
+/// Result of a non-blocking receive.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// Nothing yet.
+    /// No message is available.
     Nothing,
     /// The supervisor closed its end.
     Closed,
-    /// A message and the descriptors that came with it.
+    /// A message and the descriptors sent with it.
     Message(ToWrapper, Vec<OwnedFd>),
 }
 
-/// The wrapper's end of the socket.
+/// The wrapper's end of the control socket.
 #[derive(Debug)]
 pub(crate) struct Control {
     socket: OwnedFd,
 }
 
 impl Control {
-    /// Takes over the socket.
+    /// Takes ownership of the socket.
     pub(crate) const fn new(socket: OwnedFd) -> Self {
         Self { socket }
     }
 
-    /// Takes the next packet, without waiting. Received descriptors are close-on-exec from the start.
+    /// Receives the next packet, without blocking. Received descriptors are close-on-exec from the start.
     pub(crate) fn receive(&self) -> Result<Received, Fault> {
         const STAGE: &str = "read the control socket";
         let mut bytes = [0u8; PACKET_BYTES_MAX];
@@ -75,8 +76,8 @@ impl Control {
         Ok(Received::Message(message, fds))
     }
 
-    /// Says something, without waiting. What the supervisor does not take is lost: it is gone, or it does not read
-    /// its socket and then learns the end from the wrapper's exit.
+    /// Sends a message, without blocking. An undeliverable message is dropped: the supervisor is gone, or
+    /// does not read its socket and learns about the end from the wrapper's exit.
     pub(crate) fn say(&self, message: &FromWrapper) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let send =
@@ -89,7 +90,7 @@ impl Control {
         }
     }
 
-    /// Says that the setup failed.
+    /// Reports a failed setup to the supervisor.
     pub(crate) fn say_fault(&self, fault: Fault) {
         self.say(&FromWrapper::SetupFailed { errno: fault.errno, stage: fault.stage.to_owned() });
     }

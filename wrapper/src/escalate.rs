@@ -1,83 +1,83 @@
-//! When to send which signal: a pure machine. Time comes in as milliseconds of a clock that never goes back.
+//! Escalation of signals, as a pure state machine. Time is passed in as milliseconds of a monotonic clock.
 //!
-//! `Held` (the adapter waits before exec) → `Running` → `Terming` (SIGTERM is out) → `Killing` (SIGKILL is out, and is
-//! repeated) → `Over`. It only ever escalates: being told twice to stop changes nothing.
+//! `Held` (the adapter waits before exec) → `Running` → `Terming` (SIGTERM was sent) → `Killing` (SIGKILL was
+//! sent, and is repeated) → `Over`. The machine never goes back: a second stop request changes nothing.
 
-/// First pause between two rounds of SIGKILL; it doubles up to [`PAUSE_MAX_MS`].
+/// First pause between two rounds of SIGKILL, in milliseconds; it doubles up to [`PAUSE_MAX_MS`].
 const PAUSE_FIRST_MS: u64 = 10;
-/// Longest pause between two rounds of SIGKILL.
+/// Maximum pause between two rounds of SIGKILL, in milliseconds.
 const PAUSE_MAX_MS: u64 = 160;
 
-/// How long each step may take.
+/// Time limits of the steps, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Graces {
     /// From SIGTERM to SIGKILL.
     pub(crate) term_ms: u64,
-    /// From the first SIGKILL until survivors are given up.
+    /// From the first SIGKILL until the wrapper gives up on survivors.
     pub(crate) sweep_ms: u64,
 }
 
-/// What happened.
+/// Event for the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// The adapter was let go: it execs now.
+    /// The adapter was released and calls exec now.
     Released,
-    /// SIGTERM came, or the supervisor is gone.
+    /// The wrapper received SIGTERM, or the supervisor is gone.
     Stop,
     /// The adapter ended.
     AdapterExited,
-    /// No process of the tree lives any more.
+    /// No process of the tree is alive.
     TreeEmpty,
-    /// Time has passed.
+    /// Time passed, or something else woke the loop.
     Tick,
 }
 
-/// What to do now.
+/// Action that follows from an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Nothing.
     Wait,
-    /// SIGTERM and SIGCONT to the whole tree.
+    /// Send SIGTERM and SIGCONT to the whole tree.
     Term,
-    /// SIGKILL to the whole tree.
+    /// Send SIGKILL to the whole tree.
     Kill,
-    /// Say the last word and exit.
+    /// Send the last message and exit.
     Finish,
 }
 
-/// How far it has come.
+/// State of the escalation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The adapter is blocked before exec.
     Held,
-    /// The adapter was let go.
+    /// The adapter was released.
     Running,
     /// SIGTERM was sent.
     Terming {
-        /// When SIGKILL follows.
+        /// Time at which SIGKILL follows.
         until_ms: u64,
     },
     /// SIGKILL was sent.
     Killing {
-        /// When survivors are given up.
+        /// Time at which the wrapper gives up on survivors.
         until_ms: u64,
-        /// When SIGKILL is repeated.
+        /// Time at which SIGKILL is repeated.
         next_ms: u64,
-        /// The pause after that.
+        /// Pause after the next repetition.
         pause_ms: u64,
     },
-    /// Nothing is left to do.
+    /// The escalation is finished.
     Over,
 }
 
 impl Phase {
-    /// What an input at `now_ms` leads to.
+    /// Returns the next state and the action for an event at `now_ms`.
     pub(crate) const fn on(self, input: Input, now_ms: u64, graces: Graces) -> (Self, Step) {
         match (self, input) {
             (Self::Over, _) => (self, Step::Wait),
             (_, Input::TreeEmpty) => (Self::Over, Step::Finish),
             (Self::Held, Input::Released) => (Self::Running, Step::Wait),
-            // No foreign code ran yet, so nobody needs time to clean up.
+            // The adapter has not called exec yet, so it needs no time to clean up.
             (Self::Held, Input::Stop | Input::AdapterExited) => Self::kill(now_ms, graces),
             (Self::Running, Input::Stop | Input::AdapterExited) => {
                 (Self::Terming { until_ms: now_ms.saturating_add(graces.term_ms) }, Step::Term)
@@ -107,7 +107,7 @@ impl Phase {
         (phase, Step::Kill)
     }
 
-    /// When the next [`Input::Tick`] matters; `None` while there is nothing to wait for but events.
+    /// Returns the time of the next relevant [`Input::Tick`]; `None` if only other events matter.
     pub(crate) const fn deadline_ms(self) -> Option<u64> {
         match self {
             Self::Held | Self::Running | Self::Over => None,

@@ -1,24 +1,24 @@
-//! The adapter and whoever was orphaned below the wrapper: reaping, and signals to all of them.
+//! The adapter and the orphaned processes reparented to the wrapper: reaping, and signals to all of them.
 //!
-//! The dead adapter stays a zombie until nobody else lives. So its number, which is also the number of its process
-//! group, cannot become anybody else's while the group is signalled.
+//! The dead adapter stays a zombie until no other process is alive. Its pid, which is also its process group
+//! id, can therefore not be reused while the group is signalled.
 
 use crate::{sys, tree};
 use acp_shared::launch::ExitStatus;
 use nix::libc;
 
-/// What has become of the adapter.
+/// State of the adapter process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Adapter {
-    /// It runs, or is blocked before exec.
+    /// Running, or blocked before exec.
     Runs,
-    /// It is dead and holds its number.
+    /// Dead but not reaped; its pid cannot be reused.
     Zombie,
-    /// Its number may be anybody's.
+    /// Reaped; its pid may belong to another process.
     Reaped,
 }
 
-/// The processes under the wrapper.
+/// Processes below the wrapper.
 #[derive(Debug)]
 pub(crate) struct Family {
     pid: i32,
@@ -27,17 +27,18 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// A family of one: the forked adapter, which leads its own group.
+    /// Creates a family of one process: the forked adapter, which leads its own process group.
     pub(crate) const fn new(pid: i32) -> Self {
         Self { pid, adapter: Adapter::Runs, status: ExitStatus::Unknown }
     }
 
-    /// How the adapter ended; `None` while it runs.
+    /// Returns the exit status of the adapter; `None` while it runs.
     pub(crate) fn exit(&self) -> Option<ExitStatus> {
         (self.adapter != Adapter::Runs).then_some(self.status)
     }
 
-    /// Reaps whoever is dead, except the adapter while others live. True when nobody lives any more.
+    /// Reaps all dead children, except the adapter while others are alive. Returns true if no process is
+    /// alive.
     pub(crate) fn reap(&mut self) -> bool {
         loop {
             match self.adapter {
@@ -49,7 +50,7 @@ impl Family {
                     }
                 }
                 Adapter::Runs | Adapter::Reaped => match sys::peek_dead_child() {
-                    // No child at all: nobody is below the wrapper, for it is the subreaper.
+                    // No children: nothing is left below the wrapper, because the wrapper is the subreaper.
                     Err(_) => {
                         self.adapter = Adapter::Reaped;
                         return true;
@@ -65,7 +66,8 @@ impl Family {
         }
     }
 
-    /// The adapter is dead for sure, though it may not be waited for yet: a tracer gets its status first.
+    /// Records the death of the adapter, known from its pidfd. It may not be waitable yet: a tracer gets its
+    /// status first.
     pub(crate) fn adapter_is_dead(&mut self) {
         if self.adapter == Adapter::Runs {
             self.adapter = Adapter::Zombie;
@@ -75,7 +77,7 @@ impl Family {
         }
     }
 
-    /// Reaps the children other than the adapter one by one; true while one of them lives.
+    /// Reaps the children other than the adapter one by one. Returns true while one of them is alive.
     fn others_live(&self) -> bool {
         let mut live = false;
         for pid in tree::own_children() {
@@ -86,28 +88,29 @@ impl Family {
         live
     }
 
-    /// Passes a signal on to the adapter's group.
+    /// Sends a signal to the adapter's process group.
     pub(crate) fn forward(&self, signal: i32) {
         if self.adapter != Adapter::Reaped {
             sys::signal_group_of_unreaped(self.pid, signal);
         }
     }
 
-    /// SIGTERM and SIGCONT to everybody.
+    /// Sends SIGTERM and SIGCONT to all processes.
     pub(crate) fn term(&self) {
         self.forward(libc::SIGTERM);
         self.forward(libc::SIGCONT);
         tree::term_all((self.adapter != Adapter::Reaped).then_some(self.pid));
     }
 
-    /// SIGKILL to everybody. The group comes first: the kernel signals it at once, so it cannot outrun that by forking.
+    /// Sends SIGKILL to all processes. The group comes first: the kernel signals it atomically, so its
+    /// members cannot escape by forking.
     pub(crate) fn kill(&self) {
         self.forward(libc::SIGKILL);
         tree::kill_all();
     }
 }
 
-/// Whether there are children, and all of them are dead: zombies that a tracer has not let go.
+/// True if there are children and all of them are zombies held by a tracer.
 fn only_traced_zombies() -> bool {
     let pids = tree::own_children();
     !pids.is_empty() && pids.iter().all(|pid| tree::Stat::of(*pid).is_some_and(|stat| !stat.is_alive()))

@@ -1,23 +1,23 @@
-//! What can go wrong before the adapter runs: an errno and what was being done. It is what `SetupFailed` carries.
+//! Errors before the adapter runs: an errno and the failed step, as sent in `SetupFailed`.
 
 use nix::libc;
 
 /// A failed step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// What was being done.
+    /// Description of the step.
     pub(crate) stage: &'static str,
-    /// The errno of the call, or the one that says best what was wrong.
+    /// Errno of the call, or the errno that fits best.
     pub(crate) errno: i32,
 }
 
 impl Fault {
-    /// A fault that the wrapper found itself.
+    /// Creates a fault that the wrapper itself detected.
     pub(crate) const fn new(stage: &'static str, errno: i32) -> Self {
         Self { stage, errno }
     }
 
-    /// Something in the contract with the supervisor is broken.
+    /// Creates a fault for a violation of the supervisor contract.
     pub(crate) const fn protocol(stage: &'static str) -> Self {
         Self::new(stage, libc::EPROTO)
     }
@@ -25,7 +25,7 @@ impl Fault {
 
 /// Names the step that a failed call belongs to.
 pub(crate) trait During<T> {
-    /// The same result, with the step's name on its error.
+    /// Attaches the step's name to the error.
     fn during(self, stage: &'static str) -> Result<T, Fault>;
 }
 

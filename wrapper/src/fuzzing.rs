@@ -1,6 +1,7 @@
-//! Entry point of the fuzz target `launch` in `tests/fuzz`, compiled for fuzzing and for tests, which replay the corpus.
+//! Entry point of the fuzz target `launch` in `tests/fuzz`, compiled for fuzzing and for tests, which replay
+//! the corpus.
 
-/// The bytes of a `launch.json`.
+/// Parses bytes as a `launch.json`.
 pub fn launch(data: &[u8]) {
     if let Ok(plan) = crate::plan::parse(data) {
         assert!(!plan.programs.is_empty() || !plan.argv.is_empty(), "a plan without a program");

@@ -1,4 +1,4 @@
-//! The binary `acp-wrapper`: see the library for what it does.
+//! Binary `acp-wrapper`. See the library for its documentation.
 
 fn main() -> std::process::ExitCode {
     acp_wrapper::main()

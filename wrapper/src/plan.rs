@@ -1,4 +1,5 @@
-//! From `launch.json` to what `execve` takes. All of it is made before the fork: after it, nothing may allocate.
+//! Conversion of `launch.json` to the arguments of `execve`. All of it is allocated before the fork: after
+//! it, the child must not allocate.
 
 use crate::escalate::Graces;
 use crate::fault::{During, Fault};
@@ -11,29 +12,29 @@ use std::ffi::CString;
 use std::io::Read;
 use std::path::Path;
 
-/// The largest `launch.json`: twice what Linux takes as arguments and environment of one exec by default.
+/// Maximum size of `launch.json`: twice the default Linux limit for arguments and environment of one exec.
 const LAUNCH_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Where programs are looked for when the adapter's environment has no `PATH`.
+/// Search path for programs if the adapter's environment has no `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Everything that the adapter's side of the fork needs.
+/// Parameters for the child after the fork.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The program's possible paths, in the order in which they are tried.
+    /// Candidate paths of the program, in the order in which they are tried.
     pub(crate) programs: Vec<CString>,
-    /// Its argument vector.
+    /// Argument vector.
     pub(crate) argv: Vec<CString>,
-    /// Its whole environment.
+    /// Complete environment.
     pub(crate) env: Vec<CString>,
-    /// Its working directory.
+    /// Working directory.
     pub(crate) cwd: CString,
-    /// How long it gets to end.
+    /// Grace periods of the shutdown.
     pub(crate) graces: Graces,
-    /// As whom and within which bounds it runs.
+    /// User and restrictions.
     pub(crate) confine: Confine,
 }
 
-/// Reads the launch description that lies beside the running binary.
+/// Reads `launch.json` from the directory of the running binary.
 pub(crate) fn read_beside_binary() -> Result<Plan, Fault> {
     let binary = std::fs::read_link("/proc/self/exe").during("find the wrapper's own file")?;
     read(&binary.with_file_name(LAUNCH_FILE))
@@ -53,13 +54,13 @@ fn read(path: &Path) -> Result<Plan, Fault> {
     if stat.st_size.cast_unsigned() > LAUNCH_BYTES_MAX {
         return Err(Fault::new("read launch.json: it is too large", libc::EFBIG));
     }
-    // One more byte shows the end of the file without another look at its size.
+    // With one spare byte of capacity, `read_to_end` detects the end of the file without growing the buffer.
     let mut bytes = Vec::with_capacity(usize::try_from(stat.st_size).unwrap_or(0).saturating_add(1));
     std::fs::File::from(file).take(LAUNCH_BYTES_MAX).read_to_end(&mut bytes).during(STAGE)?;
     parse(&bytes)
 }
 
-/// The plan that a launch description makes.
+/// Parses a launch description into a plan.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, Fault> {
     let launch: Launch = serde_json::from_slice(bytes)
         .map_err(|_| Fault::new("read launch.json: it is no launch description", libc::EINVAL))?;
@@ -90,7 +91,8 @@ fn plan(launch: Launch) -> Result<Plan, Fault> {
     })
 }
 
-/// Where a program may be. Empty entries of the search path, which would mean the working directory, are left out.
+/// Returns the candidate paths of a program. Empty entries of the search path, which would mean the working
+/// directory, are skipped.
 fn candidates(program: &str, search: &str) -> Vec<String> {
     if program.contains('/') {
         return vec![program.to_owned()];
@@ -98,7 +100,7 @@ fn candidates(program: &str, search: &str) -> Vec<String> {
     search.split(':').filter(|dir| !dir.is_empty()).map(|dir| format!("{dir}/{program}")).collect()
 }
 
-/// The environment as it was given; the two variables that mark the lease are always this lease's.
+/// Returns the given environment. The two lease variables are always set to this lease's values.
 fn environment(launch: &Launch) -> Result<Vec<CString>, Fault> {
     let marks = [
         (ENV_LEASE_ID, launch.lease_id.to_string()),

@@ -1,4 +1,4 @@
-//! The steps and the one loop.
+//! Startup steps and main loop of the wrapper.
 
 use crate::confine::Confinement;
 use crate::control::{Control, Received};
@@ -18,14 +18,14 @@ use rustix::pipe::PipeFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-/// What the wrapper listens to for its whole life.
+/// Event sources of the main loop.
 struct Ears {
     control: Control,
     signals: SignalFd,
     parent: Option<OwnedFd>,
 }
 
-/// Runs the adapter to its end and says with which code to exit.
+/// Runs the adapter to its end and returns the exit code.
 pub(crate) fn run() -> u8 {
     let control = match setup::take_control_socket() {
         Ok(socket) => Control::new(socket),
@@ -52,7 +52,7 @@ fn refuse(control: &Control, fault: Fault) -> u8 {
     EXIT_WRAPPER
 }
 
-/// What is there before anything is heard.
+/// Resources prepared before the first message is received.
 struct Ready {
     plan: Plan,
     confinement: Confinement,
@@ -69,7 +69,7 @@ fn prepare() -> Result<Ready, Fault> {
     Ok(Ready { plan, confinement, signals, parent })
 }
 
-/// Waits for the adapter's pipes. `None` when the supervisor is gone or a signal says that nothing is to run.
+/// Waits for the adapter's pipes. Returns `None` if the supervisor is gone or a signal stops the wrapper.
 fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
     loop {
         let parent = ears.parent.as_ref().map(AsFd::as_fd);
@@ -100,14 +100,14 @@ fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
     }
 }
 
-/// Waits until one of `sources` can be read or `timeout` is over, and says which can be. A pidfd can be read when its
-/// process is dead.
+/// Waits until one of `sources` is readable or `timeout` has passed; returns which ones are readable. A pidfd
+/// is readable when its process is dead.
 fn poll<const N: usize>(
     ears: &Ears,
     sources: [Option<BorrowedFd<'_>>; N],
     timeout: Option<&Timespec>,
 ) -> Result<[bool; N], Errno> {
-    // In the place of what is not there stands a descriptor that is asked nothing, and has nothing to say by itself.
+    // Placeholder without requested events, for absent sources.
     let nothing = PollFd::from_borrowed_fd(ears.signals.as_fd(), PollFlags::empty());
     let asked = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
     let mut fds = sources.map(|source| source.map_or_else(|| nothing.clone(), asked));
@@ -115,27 +115,27 @@ fn poll<const N: usize>(
     Ok(fds.map(|fd| !fd.revents().is_empty()))
 }
 
-/// The wrapper from the fork on.
+/// State of the wrapper after the fork.
 struct Wrapper {
     ears: Ears,
-    /// Whether the control socket still is of use.
+    /// True while the control socket is open.
     supervised: bool,
     family: Family,
-    /// Readable when the adapter is dead; `None` once that is known.
+    /// Pidfd of the adapter, readable when it is dead; `None` once its death is handled.
     adapter: Option<OwnedFd>,
-    /// A byte here lets the adapter go.
+    /// Write end of the release pipe: one byte lets the adapter exec.
     go: Option<OwnedFd>,
-    /// How the exec went; `None` once that is known.
+    /// Read end of the pipe that reports the result of exec; `None` once it was read.
     report: Option<OwnedFd>,
-    /// The adapter was let go.
+    /// True if the adapter was released.
     released: bool,
-    /// It could not exec.
+    /// True if the adapter could not exec.
     exec_failed: bool,
-    /// The supervisor broke the contract before anything ran.
+    /// True if the supervisor violated the contract before the adapter was released.
     mistrusted: bool,
-    /// The adapter's end was acted on.
+    /// True if the adapter's exit was handled.
     ended: bool,
-    /// Nobody is left below.
+    /// True if no process is left below the wrapper.
     empty: bool,
     phase: Phase,
     graces: Graces,
@@ -143,7 +143,7 @@ struct Wrapper {
 }
 
 impl Wrapper {
-    /// Forks the adapter, blocked before exec, and says so.
+    /// Forks the adapter, blocked before exec, and reports it to the supervisor.
     fn start(
         ears: Ears,
         plan: &Plan,
@@ -175,7 +175,7 @@ impl Wrapper {
         }
     }
 
-    /// The loop. It sleeps until something happens; a timer runs only while the tree is being ended.
+    /// Main loop. It sleeps until an event arrives; a timer runs only while the tree is being ended.
     fn run(mut self) -> u8 {
         while self.phase != Phase::Over {
             let woken = self.wait();
@@ -216,7 +216,7 @@ impl Wrapper {
             Ok([signals, control, parent, report, adapter]) => {
                 Woken { signals, control, parent, report, adapter }
             }
-            // A failed poll (no memory) is like a wake-up by all that is read without waiting.
+            // After a failed poll (out of memory), check all sources that can be read without blocking.
             Err(_) => Woken {
                 signals: true,
                 control: self.supervised,
@@ -259,7 +259,7 @@ impl Wrapper {
         }
     }
 
-    /// A supervisor that breaks the contract gets no adapter. One that runs already is left alone.
+    /// Refuses to release the adapter after a contract violation. An adapter that already runs is left alone.
     fn mistrust(&mut self, fault: Fault) {
         if self.phase == Phase::Held {
             self.mistrusted = true;
@@ -268,7 +268,7 @@ impl Wrapper {
         }
     }
 
-    /// Lets the adapter exec. If it is dead already, the write fails and its death is reported as any other.
+    /// Lets the adapter exec. If it is already dead, the write fails and its death is reported as usual.
     fn release(&mut self) {
         self.released = true;
         if let Some(go) = self.go.take() {
@@ -277,7 +277,7 @@ impl Wrapper {
         self.step(Input::Released);
     }
 
-    /// How the exec went: five bytes say what failed, the end of the file says that it succeeded.
+    /// Reads the result of exec: five bytes describe a failure, end of file means success.
     fn read_report(&mut self) {
         let Some(report) = &self.report else { return };
         let mut bytes = [0u8; sys::REPORT_BYTES];
@@ -300,7 +300,7 @@ impl Wrapper {
         while let Ok(Some(signal)) = self.ears.signals.read_signal() {
             match signal.ssi_signo.cast_signed() {
                 libc::SIGCHLD => {}
-                // The wrapper's own write into a closed pipe.
+                // SIGPIPE of the wrapper's own write to a closed pipe.
                 libc::SIGPIPE if signal.ssi_pid == own => {}
                 libc::SIGTERM => self.step(Input::Stop),
                 other => self.family.forward(other),
@@ -314,7 +314,7 @@ impl Wrapper {
             self.ended = true;
             self.adapter = None;
             if self.released {
-                // Whether it ran is said before that it ended.
+                // The result of exec is reported before the exit.
                 self.read_report();
             }
             if !self.exec_failed {
@@ -340,7 +340,7 @@ impl Wrapper {
     }
 }
 
-/// What can be read without waiting.
+/// Sources that are readable without blocking.
 #[derive(Debug, Clone, Copy)]
 struct Woken {
     signals: bool,
@@ -355,7 +355,7 @@ fn timespec(ms: u64) -> Timespec {
     Timespec { tv_sec, tv_nsec: i64::try_from(ms % 1000).unwrap_or(0) * 1_000_000 }
 }
 
-/// Forks the adapter and closes the wrapper's copies of its pipes: only the adapter may hold them open.
+/// Forks the adapter and closes the wrapper's copies of its pipes: only the adapter may keep them open.
 fn fork(
     ears: &Ears,
     plan: &Plan,
@@ -373,13 +373,13 @@ fn fork(
         signals,
         go_write.as_raw_fd(),
         report_read.as_raw_fd(),
-        // Where there is no parent to watch, another is closed twice, which does no harm.
+        // Without a parent to watch, `signals` is closed twice, which is harmless.
         ears.parent.as_ref().map_or(signals, AsRawFd::as_raw_fd),
     ];
     let adapter = Adapter { plan, confinement, fds };
     let pid = sys::fork_adapter(&adapter, &close).during("fork the adapter")?;
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        // Both sides do it, so that it is true for both from now on; the second to come changes nothing.
+        // Both sides call setpgid, so the group exists for both from now on; the second call has no effect.
         let _ = rustix::process::setpgid(Some(pid), Some(pid));
     }
     Ok((pid, go_write, report_read))

@@ -1,4 +1,4 @@
-//! What the wrapper does to itself before anything runs.
+//! Process setup of the wrapper before the adapter runs.
 
 use crate::fault::{During, Fault};
 use crate::sys;
@@ -10,20 +10,21 @@ use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::{OwnedFd, RawFd};
 
-/// Whether stdin is what a supervisor gives: a `SOCK_SEQPACKET` socket of this machine.
+/// True if stdin is a control socket of a supervisor: a `SOCK_SEQPACKET` Unix socket.
 pub(crate) fn started_by_supervisor() -> bool {
     let stdin = std::io::stdin();
     rustix::net::sockopt::socket_type(&stdin) == Ok(SocketType::SEQPACKET)
         && rustix::net::sockopt::socket_domain(&stdin) == Ok(AddressFamily::UNIX)
 }
 
-/// Moves the control socket out of the way of stdio and closes what leaked in; `/dev/null` takes its place.
+/// Moves the control socket above the stdio descriptors, puts `/dev/null` in its place, and closes leaked
+/// descriptors.
 pub(crate) fn take_control_socket() -> Result<OwnedFd, Fault> {
     const STAGE: &str = "take the control socket";
     if sys::close_all_from(3).is_err() {
-        // A kernel before 5.9.
+        // Kernels before 5.9 lack `close_range`.
         for fd in inherited_above_stdio() {
-            // It fails for the number that the listing itself used, which is closed by now.
+            // Fails for the descriptor of the directory listing itself, which is already closed.
             let _ = nix::unistd::close(fd);
         }
     }
@@ -42,7 +43,8 @@ fn inherited_above_stdio() -> Vec<RawFd> {
         .collect()
 }
 
-/// Own session, subreaper, no working directory, dead children kept.
+/// Creates a session, becomes child subreaper, leaves the working directory, and keeps dead children
+/// waitable.
 pub(crate) fn stand_alone() -> Result<(), Fault> {
     let own = rustix::process::getpid();
     if let Err(e) = rustix::process::setsid()
@@ -55,7 +57,7 @@ pub(crate) fn stand_alone() -> Result<(), Fault> {
     rustix::process::chdir("/").during("leave the working directory")
 }
 
-/// Blocks every signal and opens a descriptor to read them from.
+/// Blocks all signals and opens a signalfd for them.
 pub(crate) fn take_signals() -> Result<SignalFd, Fault> {
     const STAGE: &str = "take the signals";
     let all = SigSet::all();
@@ -63,10 +65,11 @@ pub(crate) fn take_signals() -> Result<SignalFd, Fault> {
     SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).during(STAGE)
 }
 
-/// A pidfd on the parent. It is opened between two looks at who that is, so it cannot be somebody else's.
+/// Opens a pidfd on the parent. The parent's pid is read before and after, so the pidfd cannot refer to
+/// another process.
 ///
-/// `None` when there is nothing to watch: the parent is in another pid namespace, or the kernel has no pidfds. Then
-/// only the control socket tells when the supervisor is gone.
+/// Returns `None` if the parent is in another pid namespace or the kernel has no pidfds. Then only the
+/// control socket indicates that the supervisor is gone.
 pub(crate) fn watch_parent() -> Result<Option<OwnedFd>, Fault> {
     const STAGE: &str = "watch the parent";
     let Some(parent) = rustix::process::getppid() else { return Ok(None) };
@@ -82,7 +85,7 @@ pub(crate) fn watch_parent() -> Result<Option<OwnedFd>, Fault> {
     }
 }
 
-/// A pidfd on an own child that is not reaped yet; `None` where the kernel has none.
+/// Opens a pidfd on an own child that is not reaped yet; `None` if that fails.
 pub(crate) fn watch_child(pid: i32) -> Option<OwnedFd> {
     rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }

@@ -1,33 +1,33 @@
-//! The steps of the adapter's side of the fork that can fail, and what the supervisor is told of them.
+//! Steps of the child after the fork that can fail, and their names in messages to the supervisor.
 
-/// A step after the adapter was let go. It crosses the fork as a byte.
+/// Step of the child after its release. Sent through the report pipe as a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Stage {
-    /// Its score for the kernel's out-of-memory killer was not set.
+    /// Setting the score for the kernel's out-of-memory killer.
     OomScore,
-    /// A resource limit was not set.
+    /// Setting a resource limit.
     Limits,
-    /// Its groups were not set.
+    /// Setting the supplementary groups.
     Groups,
-    /// Its group was not set.
+    /// Setting the group.
     Group,
-    /// Its user was not set.
+    /// Setting the user.
     User,
-    /// Its capabilities were not dropped.
+    /// Dropping capabilities.
     Capabilities,
-    /// It was not barred from gaining privileges.
+    /// Setting `no_new_privs`.
     NoNewPrivs,
-    /// The working directory was not entered.
+    /// Entering the working directory.
     Chdir,
-    /// The Landlock ruleset was not enforced.
+    /// Enforcing the Landlock ruleset.
     Landlock,
-    /// No candidate was executed.
+    /// Executing one of the candidate programs.
     Exec,
 }
 
 impl Stage {
-    /// All of them, in the order of their bytes.
+    /// All stages, in the order of their bytes.
     const ALL: [Self; 10] = [
         Self::OomScore,
         Self::Limits,
@@ -41,7 +41,7 @@ impl Stage {
         Self::Exec,
     ];
 
-    /// The name in `ExecFailed` of the stage with this byte.
+    /// Returns the name, as used in `ExecFailed`, of the stage with this byte.
     pub(crate) fn name_of(byte: u8) -> &'static str {
         Self::ALL.get(usize::from(byte)).map_or("unknown", |stage| stage.name())
     }

@@ -1,8 +1,8 @@
-//! The system calls that no crate wraps safely. This is the wrapper's only file with `unsafe`.
+//! System calls without a safe wrapper in a crate. This is the only file of the wrapper with `unsafe`.
 //!
-//! The wrapper has one thread for its whole life. That is what makes `fork` sound (no lock can be held by a thread
-//! that is not there in the child), and what makes `PR_SET_PDEATHSIG` mean the death of the wrapper: the kernel ties
-//! it to the thread that forked.
+//! The wrapper has one thread for its whole life. This makes `fork` sound (no lock can be held by a thread
+//! that does not exist in the child), and ties `PR_SET_PDEATHSIG` to the death of the wrapper: the kernel
+//! ties it to the thread that forked.
 #![expect(unsafe_code, reason = "fork, what the child may call until its exec, waitid, signal dispositions")]
 
 use crate::confine::Confinement;
@@ -14,32 +14,34 @@ use nix::libc::{self, c_char, c_int, c_long, c_uint};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// The highest signal number of Linux.
+/// Highest signal number of Linux.
 const SIGNAL_MAX: c_int = 64;
-/// Bytes of the kernel's signal set: one bit for each signal.
+/// Size of the kernel's signal set, in bytes: one bit for each signal.
 const KERNEL_SIGSET_BYTES: usize = SIGNAL_MAX as usize / 8;
-/// Exit code of an adapter that was never let go.
+/// Exit code of an adapter that was never released.
 const EXIT_NOT_RELEASED: c_int = 125;
-/// Bytes of the report about a start that failed: the [`Stage`], then the errno.
+/// Size of the report about a failed start, in bytes: the [`Stage`], then the errno.
 pub(crate) const REPORT_BYTES: usize = 5;
-/// The descriptors of the adapter's side. All of them have numbers above 2.
+/// Descriptors of the child after the fork. All of them have numbers above 2.
 #[derive(Debug)]
 pub(crate) struct AdapterFds {
-    /// What becomes its stdin, stdout and stderr.
+    /// Future stdin, stdout and stderr of the adapter.
     pub(crate) stdio: [OwnedFd; 3],
-    /// One byte here lets it go; the end of the file ends it.
+    /// Read end of the release pipe: one byte releases the child, end of file ends it.
     pub(crate) go: OwnedFd,
-    /// Close-on-exec: a failed exec is reported here, a successful one closes it.
+    /// Write end of the report pipe, close-on-exec: a failed exec is reported here, a successful one closes
+    /// it.
     pub(crate) report: OwnedFd,
 }
 
-/// Closes every descriptor from `first` on. Nobody may own one of them.
+/// Closes every descriptor from `first` on. No other code may own one of them.
 pub(crate) fn close_all_from(first: c_uint) -> Result<(), Errno> {
     // SAFETY: no memory is involved; it is called before the wrapper has opened anything.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, 0) }).map(drop)
 }
 
-/// With SIGCHLD at its default, dead children are kept for `waitid`. An inherited "ignore" would reap them unseen.
+/// Resets SIGCHLD to its default, so that dead children are kept for `waitid`. With an inherited "ignore",
+/// the kernel would reap them.
 pub(crate) fn keep_dead_children() -> Result<(), Errno> {
     // SAFETY: SIG_DFL installs no handler, and the pointers are a valid sigaction and null.
     Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &default_action(), std::ptr::null_mut()) })
@@ -51,18 +53,18 @@ fn default_action() -> libc::sigaction {
     unsafe { std::mem::zeroed() }
 }
 
-/// What the adapter's side of the fork works with.
+/// Inputs of the child after the fork.
 #[derive(Debug)]
 pub(crate) struct Adapter<'a> {
-    /// What it execs.
+    /// Program to execute.
     pub(crate) plan: &'a Plan,
-    /// What it gives up before that.
+    /// Restrictions to apply before the exec.
     pub(crate) confinement: &'a Confinement,
-    /// Its descriptors.
+    /// Descriptors of the child.
     pub(crate) fds: AdapterFds,
 }
 
-/// Forks the adapter, blocked before exec. `close` are the wrapper's own descriptors.
+/// Forks the adapter, blocked before exec. `close` lists the wrapper's own descriptors.
 ///
 /// The child leads its own process group, dies with the wrapper, and waits for a byte on `go`.
 pub(crate) fn fork_adapter(adapter: &Adapter<'_>, close: &[RawFd]) -> Result<i32, Errno> {
@@ -81,12 +83,12 @@ struct Vectors {
     env: Vec<*const c_char>,
 }
 
-/// A null-terminated array that points into `texts`, which must outlive it.
+/// Returns a null-terminated array of pointers into `texts`, which must outlive the array.
 fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
 }
 
-/// The child's side: only async-signal-safe calls, no allocation, no panic.
+/// Runs the child: only async-signal-safe calls, no allocation, no panic.
 ///
 /// # Safety
 /// To be called in a freshly forked child of a process with one thread.
@@ -109,7 +111,7 @@ unsafe fn become_adapter(wrapper: i32, adapter: &Adapter<'_>, vectors: &Vectors,
     unsafe { fail(report, stage, errno) }
 }
 
-/// Lets the kernel kill this child when the wrapper dies. It may have died before: then nobody would.
+/// Lets the kernel kill this child when the wrapper dies. If the wrapper is already dead, the child exits.
 ///
 /// # Safety
 /// As [`become_adapter`].
@@ -123,7 +125,7 @@ unsafe fn die_with(wrapper: i32) {
     }
 }
 
-/// The adapter's three pipes become its stdio; what is the wrapper's is closed.
+/// Makes the adapter's three pipes its stdio and closes the wrapper's descriptors.
 ///
 /// # Safety
 /// As [`become_adapter`].
@@ -144,8 +146,8 @@ unsafe fn take_stdio(fds: &AdapterFds, close: &[RawFd]) {
     }
 }
 
-/// From what the supervisor may do to what the adapter may do. The order matters: what needs the supervisor's user
-/// comes first, the working directory is entered as the adapter's user, and the ruleset comes last.
+/// Drops the supervisor's privileges. The order matters: steps that need the supervisor's user come first,
+/// the working directory is entered as the adapter's user, and the ruleset comes last.
 ///
 /// # Safety
 /// As [`become_adapter`].
@@ -166,7 +168,7 @@ unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Resul
             did(Stage::Group, libc::setresgid(identity.gid, identity.gid, identity.gid))?;
             did(Stage::User, libc::setresuid(identity.uid, identity.uid, identity.uid))?;
             drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
-            // The kernel forgot it with the change of the user.
+            // The change of the user has reset the signal of `die_with`.
             die_with(wrapper);
         }
         if let Some(umask) = confinement.umask {
@@ -183,7 +185,7 @@ unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Resul
     }
 }
 
-/// Enters the working directory, on request only by a path without links.
+/// Enters the working directory; with `without_links`, only by a path without links.
 ///
 /// # Safety
 /// As [`become_adapter`].
@@ -199,18 +201,18 @@ unsafe fn enter(cwd: &CStr, without_links: bool) -> Result<(), (Stage, i32)> {
         let bytes = size_of::<libc::open_how>();
         let fd = libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, cwd.as_ptr(), &raw mut how, bytes);
         did(Stage::Chdir, fd)?;
-        // Closed by the exec.
+        // The descriptor is closed by the exec.
         did(Stage::Chdir, libc::fchdir(c_int::try_from(fd).unwrap_or(-1)))
     }
 }
 
-/// What a call that returns -1 on failure has come to.
+/// Converts the result of a call that returns -1 on failure.
 fn did(stage: Stage, result: impl Into<c_long>) -> Result<(), (Stage, i32)> {
     if result.into() == -1 { Err((stage, Errno::last_raw())) } else { Ok(()) }
 }
 
-/// Pipes belong to who made them. The adapter's user may open its own again, as `/dev/stderr` does; where this
-/// fails, only that does not work.
+/// Gives pipes on stdio to the adapter's user: a pipe belongs to its creator, and reopening it, for example
+/// as `/dev/stderr`, needs ownership. A failure is ignored.
 ///
 /// # Safety
 /// As [`become_adapter`].
@@ -226,7 +228,8 @@ unsafe fn give_stdio_to(uid: libc::uid_t) {
     }
 }
 
-/// The change from root to another user clears them by default, but bits inherited from above can keep them.
+/// Clears all capabilities. The change from root to another user does so by default, but inherited securebits
+/// can prevent it.
 ///
 /// # Safety
 /// As [`become_adapter`].
@@ -237,7 +240,7 @@ unsafe fn drop_capabilities() -> Result<(), i32> {
     const NONE: [u32; 6] = [0; 6];
     // SAFETY: the two arrays are laid out as the kernel's structures, and it reads only.
     unsafe {
-        // An old kernel without ambient capabilities has none to clear.
+        // Fails on old kernels without ambient capabilities, which have none to clear.
         libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
         match libc::syscall(libc::SYS_capset, HEADER.as_ptr(), NONE.as_ptr()) {
             0 => Ok(()),
@@ -262,7 +265,8 @@ unsafe fn write_file(path: &CStr, text: &[u8]) -> Result<(), i32> {
     }
 }
 
-/// Tries one path after the other. It returns only when none could be executed, with the errno that says most.
+/// Tries the candidate paths in order. Returns only if none could be executed, with the most informative
+/// errno.
 ///
 /// # Safety
 /// As [`become_adapter`].
@@ -296,13 +300,13 @@ unsafe fn wait_for_go(go: RawFd) {
     }
 }
 
-/// Default dispositions and an empty mask. The kernel is asked directly: the C library refuses to touch the two signals
-/// that it keeps for itself, and somebody above may have left them ignored.
+/// Restores default dispositions and an empty mask. Calls the kernel directly: the C library refuses to
+/// change its two reserved signals, which a parent process may have left ignored.
 ///
 /// # Safety
 /// As [`become_adapter`].
 unsafe fn restore_signals() {
-    // The kernel's own sigaction, all zeros: SIG_DFL, no flags, an empty mask. No architecture's is longer.
+    // The kernel's sigaction, all zeros: SIG_DFL, no flags, empty mask. Large enough for all architectures.
     let default = [0u64; 8];
     for signal in 1..=SIGNAL_MAX {
         // SAFETY: SIG_DFL installs no handler; a refused number (KILL, STOP) changes nothing.
@@ -337,17 +341,17 @@ unsafe fn fail(report: RawFd, stage: Stage, errno: i32) -> ! {
     }
 }
 
-/// A child that ended and can still be waited for: it stays a zombie, so its number stays its own.
+/// Returns a child that has ended, without reaping the child: a zombie's pid is not reused.
 pub(crate) fn peek_dead_child() -> Result<Option<(i32, ExitStatus)>, Errno> {
     wait(libc::P_ALL, 0, libc::WNOWAIT)
 }
 
-/// How one child ended, if it ended; it stays a zombie.
+/// Returns the exit status of an ended child, without reaping the child.
 pub(crate) fn peek_child(pid: i32) -> Result<Option<ExitStatus>, Errno> {
     Ok(wait(libc::P_PID, pid, libc::WNOWAIT)?.map(|(_, status)| status))
 }
 
-/// Reaps one child, if it ended.
+/// Reaps a child, if it has ended.
 pub(crate) fn reap(pid: i32) -> Result<Option<ExitStatus>, Errno> {
     Ok(wait(libc::P_PID, pid, 0)?.map(|(_, status)| status))
 }
@@ -374,8 +378,8 @@ fn wait(kind: libc::idtype_t, pid: i32, flags: c_int) -> Result<Option<(i32, Exi
     }
 }
 
-/// Sends a signal to the group of a child that the caller has not reaped yet: until then the number cannot become
-/// another group's. True when somebody got it.
+/// Sends a signal to the process group of a child that the caller has not reaped yet: until then the group id
+/// cannot be reused. Returns true if a process received the signal.
 pub(crate) fn signal_group_of_unreaped(leader: i32, signal: i32) -> bool {
     // SAFETY: no memory is involved. `leader` > 1 keeps kill from meaning "everybody".
     leader > 1 && unsafe { libc::kill(-leader, signal) } == 0

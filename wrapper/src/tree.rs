@@ -1,23 +1,23 @@
-//! The wrapper's descendants, as /proc shows them, and signals to them.
+//! Descendants of the wrapper, read from /proc, and signals to them.
 //!
-//! A descendant is signalled through a pidfd that was opened before its parent was read. Its parent is the wrapper
-//! itself (whose children only the wrapper reaps) or a descendant that was found in the same way and, as its own pidfd
-//! says, still runs; so the number in the parent field names what it should. A process that dies in between
-//! makes the signal fail, never hit a stranger.
+//! A descendant is signalled through a pidfd that was opened before its parent was read. Its parent is the
+//! wrapper itself (whose children only the wrapper reaps) or a descendant found in the same way that still
+//! runs according to its own pidfd. So the parent pid in `stat` is not a reused number. If a process dies in
+//! between, the signal fails and cannot hit an unrelated process.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// How deep the tree is walked in one go. What lies deeper moves up as its ancestors die.
+/// Maximum depth of one walk. Deeper processes move up when their ancestors die.
 const DEPTH_MAX: usize = 128;
-/// How often one call of [`kill_all`] walks the tree; the caller calls again.
+/// Maximum number of walks in one call of [`kill_all`]; the caller calls again.
 const ROUNDS_MAX: usize = 16;
-/// The most survivors that are named.
+/// Maximum number of survivors that are reported.
 const SURVIVORS_MAX: usize = 1024;
 
-/// What is used of `/proc/PID/stat`.
+/// Used fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
     state: u8,
@@ -27,7 +27,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Reads the line. The name may hold anything, so the fields start after the last `)`.
+    /// Parses the line. The process name may contain any character, so the fields start after the last `)`.
     fn parse(line: &[u8]) -> Option<Self> {
         let end = line.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
@@ -41,18 +41,18 @@ impl Stat {
         })
     }
 
-    /// Reads a process' stat, if there is one.
+    /// Reads the stat of a process, if it exists.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         Self::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// A zombie is dead; a zombie main thread with other threads is not.
+    /// True unless the process is dead. A zombie main thread with other running threads counts as alive.
     pub(crate) const fn is_alive(self) -> bool {
         !matches!(self.state, b'Z' | b'X' | b'x') || self.threads > 1
     }
 }
 
-/// The children of one process, forked by whichever of its threads.
+/// Returns the children of a process, forked by any of its threads.
 fn children(pid: i32) -> Vec<i32> {
     let tasks = format!("/proc/{pid}/task");
     let mut found = Vec::new();
@@ -67,7 +67,7 @@ fn children(pid: i32) -> Vec<i32> {
     found
 }
 
-/// The wrapper's own children. It has one thread, which has forked or adopted them all.
+/// Returns the wrapper's own children. Its single thread has forked or adopted all of them.
 pub(crate) fn own_children() -> Vec<i32> {
     match std::fs::read_to_string("/proc/thread-self/children") {
         Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
@@ -75,12 +75,12 @@ pub(crate) fn own_children() -> Vec<i32> {
     }
 }
 
-/// Whether this kernel has `children` files (CONFIG_PROC_CHILDREN).
+/// True if this kernel has `children` files (CONFIG_PROC_CHILDREN).
 fn lists_children() -> bool {
     Path::new("/proc/thread-self/children").exists()
 }
 
-/// The same without `children` files: whoever names `parent` as its parent.
+/// Fallback without `children` files: scans /proc for processes whose parent is `parent`.
 fn children_by_parent(parent: i32) -> Vec<i32> {
     let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
     all.flatten()
@@ -93,7 +93,8 @@ fn children_by_parent(parent: i32) -> Vec<i32> {
 struct Process {
     pid: i32,
     stat: Stat,
-    /// None where the kernel has no pidfds or no descriptors are left: then only own children can be signalled.
+    /// `None` if the kernel has no pidfds or no descriptors are left: then only own children can be
+    /// signalled.
     pidfd: Option<OwnedFd>,
 }
 
@@ -108,7 +109,7 @@ impl Process {
         (of_me || (of_parent && pidfd.is_some())).then_some(Self { pid, stat, pidfd })
     }
 
-    /// Whether it still runs, so that its number means it and nobody else.
+    /// True if the process still runs, so that its pid is not reused.
     fn runs(&self) -> bool {
         let Some(pidfd) = &self.pidfd else { return self.stat.ppid == own_pid() };
         let mut ready = [PollFd::new(pidfd, PollFlags::IN)];
@@ -120,7 +121,7 @@ impl Process {
         reason = "without a pidfd it is an own child that is not reaped: its number is its own"
     )]
     fn signal(&self, signal: Signal) {
-        // A failure is a process that is gone already, or one of another user: the sweep names it as a survivor.
+        // A failure means a dead process, or one of another user: the sweep reports it as a survivor.
         let _ = match (&self.pidfd, Pid::from_raw(self.pid)) {
             (Some(pidfd), _) => rustix::process::pidfd_send_signal(pidfd, signal),
             (None, Some(pid)) => rustix::process::kill_process(pid, signal),
@@ -133,8 +134,8 @@ fn own_pid() -> i32 {
     std::process::id().cast_signed()
 }
 
-/// Calls `visit` for every descendant, children before their parent, so that a list of children is read before the
-/// parent can die of a signal.
+/// Calls `visit` for every descendant, children before their parent: a list of children is read before a
+/// signal can kill the parent.
 fn walk(visit: &mut dyn FnMut(&Process)) {
     descend(own_children(), None, DEPTH_MAX, visit);
 }
@@ -149,8 +150,8 @@ fn descend(of: Vec<i32>, parent: Option<&Process>, depth_left: usize, visit: &mu
     }
 }
 
-/// SIGTERM, then SIGCONT (a stopped process would not see the first), to every living descendant outside of the process
-/// group `except`.
+/// Sends SIGTERM, then SIGCONT (a stopped process would not handle the first), to every living descendant
+/// outside of the process group `except`.
 pub(crate) fn term_all(except: Option<i32>) {
     walk(&mut |process| {
         if process.stat.is_alive() && Some(process.stat.pgrp) != except {
@@ -160,7 +161,7 @@ pub(crate) fn term_all(except: Option<i32>) {
     });
 }
 
-/// SIGKILL to every living descendant, again and again until a walk finds nobody new.
+/// Sends SIGKILL to every living descendant; repeats until a walk finds no new process.
 pub(crate) fn kill_all() {
     let mut hit: Vec<i32> = Vec::new();
     for _ in 0..ROUNDS_MAX {
@@ -177,7 +178,7 @@ pub(crate) fn kill_all() {
     }
 }
 
-/// The descendants that still live, at most [`SURVIVORS_MAX`] of them.
+/// Returns the descendants that are still alive, at most [`SURVIVORS_MAX`].
 pub(crate) fn survivors() -> Vec<i32> {
     let mut found = Vec::new();
     walk(&mut |process| {

@@ -1,4 +1,4 @@
-//! Why a command failed: what happened, why, and what to do next; a code for programs and an exit code.
+//! Errors of commands: a message with cause and next step, a code for programs, and an exit code.
 
 use super::text;
 use crate::app::AppError;
@@ -10,16 +10,16 @@ use acp_shared::protocol::RefusalCode;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Something failed, or a verdict is negative.
+/// Exit code for a failure or a negative verdict.
 pub(super) const FAILED: u8 = 1;
-/// The command line or the configuration makes no sense.
+/// Exit code for an invalid command line or configuration.
 pub(super) const USAGE: u8 = 2;
-/// No supervisor can be reached, or it does not answer.
+/// Exit code for a supervisor that cannot be reached or does not answer.
 const UNREACHABLE: u8 = 3;
-/// `serve` only: to start it again is no use before a person has looked at its store.
+/// Exit code of `serve` for a damaged store: restarting does not help until an operator has repaired it.
 const DAMAGED: u8 = 3;
 
-/// Why a command failed.
+/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
     #[error("{}", unreachable(.socket, .source))]
@@ -54,7 +54,7 @@ pub(super) enum CliError {
         #[source]
         source: std::io::Error,
     },
-    /// Everything was said; the exit code tells the rest.
+    /// The result was already printed; only the exit code remains.
     #[error("ended with {0}")]
     Ended(u8),
     #[error(transparent)]
@@ -73,7 +73,7 @@ pub(super) enum CliError {
     NoHome,
 }
 
-/// What is in the way of a supervisor, and what to do about it.
+/// Describes why the supervisor cannot be reached, and the next step.
 fn unreachable(socket: &Path, error: &ConnError) -> String {
     let at = socket.display();
     match error {
@@ -94,12 +94,12 @@ fn unreachable(socket: &Path, error: &ConnError) -> String {
 }
 
 impl CliError {
-    /// A command line that makes no sense, beyond what its grammar says.
+    /// Creates an error for an invalid command line that the parser accepts.
     pub(super) fn usage(text: impl Into<String>) -> Self {
         Self::Usage(text.into())
     }
 
-    /// The kind of failure, for programs.
+    /// Returns the error code for programs.
     pub(super) fn code(&self) -> &'static str {
         match self {
             Self::Connect { source: ConnError::Refused(refusal), .. }
@@ -126,7 +126,7 @@ impl CliError {
         }
     }
 
-    /// The exit code, as `--help` says it.
+    /// Returns the exit code, as documented in `--help`.
     pub(super) fn exit(&self) -> u8 {
         match self {
             Self::Usage(_)
@@ -157,7 +157,7 @@ impl CliError {
         }
     }
 
-    /// The whole chain in one text, with nothing in it that a terminal could take for an order.
+    /// Returns the error and its causes as one text, with unsafe terminal characters escaped.
     pub(super) fn message(&self) -> String {
         let mut message = self.to_string();
         let mut source = std::error::Error::source(self);
@@ -168,7 +168,7 @@ impl CliError {
         text::plain_lines(&message)
     }
 
-    /// Whether nobody reads the output any more: that is a reader's way to say that it has enough.
+    /// True if the reader closed the output pipe because no more output is needed.
     pub(super) fn is_unread(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == ErrorKind::BrokenPipe)
     }

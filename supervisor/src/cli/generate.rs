@@ -7,10 +7,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is written.
+/// Kind of generated files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// One page for each verb (section 1)
+    /// One page for each command (section 1)
     Man,
     /// One script for each shell
     Completions,
@@ -18,10 +18,10 @@ enum What {
 
 #[derive(Debug, Args)]
 pub(super) struct GenerateArgs {
-    /// What is written
+    /// Kind of files to write
     #[arg(value_enum)]
     what: What,
-    /// Where; it is made if it is not there
+    /// Target directory; created if missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

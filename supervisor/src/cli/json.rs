@@ -1,4 +1,4 @@
-//! What programs are told. The shapes are written down in `packaging/doc/acp-supervisor.schema.json`; a test holds
+//! JSON output for programs. The schema is in `packaging/doc/acp-supervisor.schema.json`; a test validates
 //! the real output against it.
 
 use acp_shared::launch::ExitStatus;
@@ -13,7 +13,7 @@ fn exit(exit: ExitStatus) -> Value {
     }
 }
 
-/// One lease, whole.
+/// Converts a lease, with all fields.
 pub(super) fn lease(lease: &LeaseInfo) -> Value {
     let (kind, parent, output_bytes_max) = match &lease.kind {
         LeaseKind::Agent => ("agent", None, None),
@@ -50,7 +50,7 @@ pub(super) fn lease(lease: &LeaseInfo) -> Value {
     })
 }
 
-/// Evidence beside record.
+/// Converts an evidence report.
 pub(super) fn evidence(report: &EvidenceReport) -> Value {
     let fact = |f: &acp_shared::protocol::EvidenceFact| {
         json!({
@@ -66,7 +66,7 @@ pub(super) fn evidence(report: &EvidenceReport) -> Value {
     })
 }
 
-/// What was, or would be, done about one lease.
+/// Converts the action of a reap for one lease.
 pub(super) fn reap(line: &ReapLine) -> Value {
     json!({
         "lease_id": line.lease_id.to_string(),
@@ -77,7 +77,7 @@ pub(super) fn reap(line: &ReapLine) -> Value {
     })
 }
 
-/// How the supervisor is.
+/// Converts the state of the supervisor.
 pub(super) fn status(status: &Status) -> Value {
     let leases: Map<_, _> =
         status.leases.iter().map(|(state, count)| (state.to_string(), (*count).into())).collect();
@@ -107,7 +107,7 @@ pub(super) fn status(status: &Status) -> Value {
     })
 }
 
-/// What became of an upgrade.
+/// Converts the outcome of an upgrade.
 pub(super) fn upgrade(last: &LastUpgrade) -> Value {
     json!({
         "at_ms": last.at_ms,

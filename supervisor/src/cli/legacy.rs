@@ -1,4 +1,4 @@
-//! `legacy`: records from before there were leases. Needs no supervisor.
+//! `legacy`: process records from before leases existed. Needs no supervisor.
 
 use super::error::CliError;
 use super::output::Output;
@@ -9,28 +9,28 @@ use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What can be done about records from before there were leases.
+/// Subcommands for process records from before leases existed.
 #[derive(Debug, Subcommand)]
 pub(super) enum LegacyVerb {
-    /// Show what each record speaks of, and what would be done
+    /// Show the processes of each record, and what would be done
     Check {
         /// JSON: a record, an array of them, or an object with them under records, sessions or leases
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// End what the records speak of and what is verified to be that
+    /// End the recorded processes that are verified
     #[command(group = clap::ArgGroup::new("how").required(true))]
     Reap {
-        /// As for check
+        /// Same format as for check
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Only show what would be done, and why not
+        /// Only show what would be done, and the reasons
         #[arg(long, group = "how")]
         dry_run: bool,
-        /// Do it
+        /// End the processes
         #[arg(long, group = "how")]
         yes: bool,
-        /// From SIGTERM to SIGKILL
+        /// Time between SIGTERM and SIGKILL
         #[arg(long, value_name = "MS", default_value_t = 2_000)]
         grace_ms: u64,
     },

@@ -1,5 +1,5 @@
-//! The command line: `serve`, and an admin client of the same protocol that gateways speak. One file per verb; what
-//! they share is here and in `output`, `table` and `text`.
+//! Command line: `serve`, and an admin client that uses the same protocol as gateways. One file per command;
+//! shared code is here and in `output`, `table` and `text`.
 
 mod doctor;
 mod error;
@@ -28,10 +28,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Where the help of a verb shows what every verb takes.
+/// Help heading of the options that every command accepts.
 const COMMON: &str = "Common options";
 
-/// How long a supervisor may take to answer an admin command.
+/// Deadline for answers to admin commands.
 const ANSWER: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
@@ -51,7 +51,7 @@ Texts are coloured on a terminal only; NO_COLOR is respected, COLUMNS sets the w
 Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or configuration,
 3 no supervisor can be reached (serve: its lease store is damaged), 130 interrupted.";
 
-/// Holds process leases: spawns, relays, verifies and reaps the agents of every gateway on a host.
+/// Manage process leases: spawn, relay, verify and reap the agents of every gateway on a host
 #[derive(Debug, Parser)]
 #[command(name = "acp-supervisor", version, propagate_version = true, after_help = EXAMPLES)]
 struct Cli {
@@ -63,19 +63,19 @@ struct Cli {
 
 #[derive(Debug, Args)]
 struct Global {
-    /// Where the supervisor keeps its state [default: $XDG_STATE_HOME/acp-host/supervisor]
+    /// State directory of the supervisor [default: $XDG_STATE_HOME/acp-host/supervisor]
     #[arg(long, global = true, help_heading = COMMON, env = "ACP_SUPERVISOR_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Where it listens [default: supervisor.sock in the state directory]
+    /// Socket of the supervisor [default: supervisor.sock in the state directory]
     #[arg(long, global = true, help_heading = COMMON, env = "ACP_SUPERVISOR_SOCKET", value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print JSON for programs
     #[arg(long, global = true, help_heading = COMMON)]
     json: bool,
-    /// When to use colours
+    /// Use of colours
     #[arg(long, global = true, help_heading = COMMON, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
     color: Colour,
-    /// How the log on standard error is written; what is in it is set by RUST_LOG
+    /// Format of the log on standard error; RUST_LOG sets its level
     #[arg(long, global = true, help_heading = COMMON, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
@@ -94,16 +94,16 @@ impl Global {
     }
 }
 
-/// Where a supervisor is reached.
+/// Socket address of a supervisor.
 #[derive(Debug, Clone)]
 struct Address {
     socket: PathBuf,
-    /// The socket of the state directory, when another one is named.
+    /// Socket of the state directory, if `socket` names another one.
     own: Option<PathBuf>,
 }
 
 impl Address {
-    /// What the supervisor wants to be shown, where this user may read it (H9).
+    /// Reads the secret for the handshake, if this user may read it (H9).
     fn secret(&self) -> Option<Secret> {
         [Some(&self.socket), self.own.as_ref()].into_iter().flatten().find_map(|at| crate::secret::beside(at))
     }
@@ -122,44 +122,44 @@ enum Verb {
         /// Configuration file (TOML)
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// The acp-wrapper binary [default: beside acp-supervisor]
+        /// Path of the acp-wrapper binary [default: in the directory of acp-supervisor]
         #[arg(long, value_name = "PATH")]
         wrapper: Option<PathBuf>,
-        /// Leave the session of the terminal, so that its Ctrl-C does not reach the supervisor
+        /// Start a new session, so that Ctrl-C of the terminal does not reach the supervisor
         #[arg(long)]
         own_session: bool,
-        /// Go on where an earlier image of this process was (internal)
+        /// Resume from the handover of an earlier program of this process (internal)
         #[arg(long, hide = true, value_name = "NUMBER")]
         resume_from_fd: Option<i32>,
     },
-    /// Put another version of the program in the place of the running one; no agent ends
+    /// Replace the program of the running supervisor with another version; agents keep running
     Upgrade {
-        /// The new program, absolute; nobody but root and the supervisor's user may be able to write it
+        /// Absolute path of the new program; only root and the supervisor's user may have write access to it
         /// [default: the file that the running one was started from]
         #[arg(long, value_name = "PATH")]
         program: Option<PathBuf>,
     },
-    /// Say whether the handover on standard input can be taken over (internal)
+    /// Check if the handover on standard input can be taken over (internal)
     #[command(hide = true)]
     HandoverCheck {
-        /// What the supervisor would be started with
+        /// Arguments for the start of the supervisor
         #[arg(last = true)]
         args: Vec<OsString>,
     },
     /// Serve file requests on standard input (internal)
     #[command(hide = true)]
     FilesHelper {
-        /// Version of the requests
+        /// Version of the request frames
         frames: u32,
     },
-    /// Show how the supervisor is
+    /// Show the state of the supervisor
     Status,
-    /// Check the installation: what is wrong, what it means, what to do
+    /// Check the installation; explain each problem and the next step
     Doctor(doctor::DoctorArgs),
-    /// Look at leases, close them, or end orphans
+    /// List, inspect or close leases, or end orphans
     #[command(subcommand)]
     Leases(leases::LeasesVerb),
-    /// Look at records from before there were leases, or end what they speak of
+    /// Check process records from before leases existed, or end their processes
     #[command(subcommand)]
     Legacy(legacy::LegacyVerb),
     /// Write man pages or completion scripts (used by `make man` and `make completions`)
@@ -167,17 +167,17 @@ enum Verb {
     Generate(generate::GenerateArgs),
 }
 
-/// What `--json` and `--color` say, before the command line is understood: how to say that it is not.
+/// Reads `--json` and `--color` before the command line is parsed, to format parse errors.
 fn early(args: &[OsString]) -> (bool, Colour) {
     let is = |text: &str| args.iter().any(|arg| arg == text);
     (is("--json"), if is("--color=never") { Colour::Never } else { Colour::Auto })
 }
 
-/// What the binary does. An earlier image of this process may have left all that it had: until that is taken over,
-/// whatever fails here, and be it a panic, has the program before go on.
+/// Entry point of the binary. After an upgrade, an earlier program of this process has left a handover: until
+/// this program has taken over, any failure or panic returns control to the earlier program.
 pub(crate) fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    // Before anything else could be opened, or started.
+    // First, before other descriptors are opened or processes are started.
     let resumed = crate::handover::number(&args).map(crate::handover::resume).transpose();
     let mut handover = match resumed {
         Ok(handover) => handover,
@@ -206,7 +206,7 @@ pub(crate) fn main() -> ExitCode {
     code
 }
 
-/// Does what the arguments say. With the exit code comes why it failed.
+/// Runs the command line. Returns the exit code and, after a failure, its error.
 fn attempt(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, Option<CliError>) {
     let (json, colour) = early(&args);
     let command =
@@ -224,7 +224,7 @@ fn attempt(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, O
         Ok(()) => (ExitCode::SUCCESS, None),
         Err(error) if error.is_unread() => (ExitCode::SUCCESS, None),
         Err(error) => {
-            // Where the program before goes on, it says so itself.
+            // If the earlier program resumes, it reports the error itself.
             if handover.is_none() && !matches!(error, CliError::Ended(_)) {
                 out.error(error.code(), &error.message());
             }
@@ -245,7 +245,7 @@ fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<()
     };
     let runtime = builder.enable_all().build().map_err(CliError::Runtime)?;
     let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(verb(cli, out, handover))));
-    // A task that cannot end (a tree that cannot be killed) must not hold the program.
+    // A task that cannot end (a process tree that cannot be killed) must not block the exit.
     runtime.shutdown_background();
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
@@ -274,12 +274,12 @@ async fn verb(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Re
     }
 }
 
-/// Connects as an admin.
+/// Connects as an admin, with the default deadline.
 async fn client(address: &Address) -> Result<Client, CliError> {
     client_within(address, ANSWER).await
 }
 
-/// As [`client`]; each answer comes within `deadline`.
+/// Connects as an admin; each answer must arrive within `deadline`.
 async fn client_within(address: &Address, deadline: Duration) -> Result<Client, CliError> {
     let hello = Hello {
         version_min: VERSION_MIN,
@@ -292,7 +292,7 @@ async fn client_within(address: &Address, deadline: Duration) -> Result<Client, 
     opened.map_err(|source| CliError::Connect { socket: address.socket.clone(), source })
 }
 
-/// The system's directory for root where it is installed, else the user's.
+/// Returns the system's state directory for root if it exists, else that of the user.
 fn default_state_dir() -> Option<PathBuf> {
     let system = Path::new("/var/lib/acp-supervisor");
     if rustix::process::geteuid().is_root() && system.is_dir() {

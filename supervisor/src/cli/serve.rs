@@ -1,4 +1,4 @@
-//! `serve`.
+//! Command `serve`.
 
 use super::{CliError, Global, LogFormat, Output};
 use crate::app::{self, Options};
@@ -7,27 +7,27 @@ use crate::handover::Handover;
 use std::path::{Path, PathBuf};
 use tracing_subscriber::EnvFilter;
 
-/// Sends the log to standard error.
+/// Starts logging to standard error.
 pub(super) fn log(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    // A second subscriber is refused; there is only this one.
+    // Fails only if a subscriber is already set, which cannot happen here.
     drop(match format {
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
         LogFormat::Json => builder.json().try_init(),
     });
 }
 
-/// Becomes the leader of a session of its own (H17).
+/// Makes this process the leader of a new session (H17).
 pub(super) fn leave_session() {
     if let Err(error) = rustix::process::setsid() {
-        // The leader of a process group cannot; a Ctrl-C of the terminal does not reach another group either.
+        // Fails for a process group leader. Ctrl-C of the terminal does not reach that group either.
         tracing::debug!(%error, "the session stays");
     }
 }
 
-/// How the supervisor is to run.
+/// Returns the options of the supervisor.
 pub(super) fn options(
     global: &Global,
     config: Option<&Path>,

@@ -1,4 +1,4 @@
-//! `status`.
+//! Command `status`.
 
 use super::table::{Cell, Tone, section};
 use super::{CliError, Output, json, text};
@@ -14,7 +14,7 @@ pub(super) async fn run(client: &mut Client, out: &mut Output) -> Result<(), Cli
     Ok(out.line(&section("Supervisor", &rows(&status, crate::context::wall_ms()), look))?)
 }
 
-/// How the supervisor is.
+/// Requests the state of the supervisor.
 pub(super) async fn ask(client: &mut Client) -> Result<Status, CliError> {
     let Reply::Status(status) = client.call(Request::Status).await? else { return Err(CliError::OutOfTurn) };
     Ok(status)

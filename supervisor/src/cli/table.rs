@@ -1,9 +1,9 @@
-//! Tables for people: no frames, cut to the width of the terminal, coloured where that is wanted.
+//! Tables for people: without frames, cut to the terminal width, optionally coloured.
 
 use super::text::{cut, plain, width};
 use anstyle::{AnsiColor, Style};
 
-/// What a colour says. It never says what the text does not.
+/// Meaning of a colour. The text always carries the same information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -26,14 +26,14 @@ impl Tone {
         }
     }
 
-    /// A text in this tone.
+    /// Returns the text with this tone's escape sequences.
     pub(crate) fn paint(self, text: &str, colour: bool) -> String {
         let style = self.style();
         if colour && self != Self::Plain { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
 }
 
-/// One field. Its text is made harmless when it is made.
+/// Table cell. Unsafe characters are escaped on construction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cell {
     text: String,
@@ -50,12 +50,12 @@ impl Cell {
         self
     }
 
-    /// What its colour says.
+    /// Returns the tone of the cell.
     pub(crate) const fn is(&self) -> Tone {
         self.tone
     }
 
-    /// The text.
+    /// Returns the text of the cell.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -67,15 +67,15 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// One column.
+/// Table column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) title: &'static str,
-    /// Numbers stand on the right.
+    /// True for right-aligned columns, such as numbers.
     pub(crate) right: bool,
-    /// The fewest columns it can be cut to; `None` when it is never cut.
+    /// Minimum width to which the column can be cut; `None` if it must not be cut.
     pub(crate) least: Option<usize>,
-    /// Columns with a higher number go first where the terminal is narrow; 0 stays.
+    /// Order of removal on a narrow terminal: higher numbers are dropped first, 0 is never dropped.
     pub(crate) drop: u8,
 }
 
@@ -100,10 +100,10 @@ impl Column {
     }
 }
 
-/// How a table is written.
+/// Format options of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// The terminal's width; `None` where nothing is cut.
+    /// Width of the terminal; `None` if nothing is cut.
     pub(crate) width: Option<usize>,
     pub(crate) headers: bool,
     pub(crate) colour: bool,
@@ -111,7 +111,7 @@ pub(crate) struct Look {
 
 pub(crate) const GAP: usize = 2;
 
-/// As [`widths`], from what each column would take.
+/// Computes [`widths`] from the natural width of each column.
 fn fit(columns: &[Column], natural: &[usize], limit: Option<usize>) -> Vec<(usize, usize)> {
     let mut kept: Vec<(usize, usize)> = natural.iter().copied().enumerate().collect();
     let Some(limit) = limit else { return kept };
@@ -140,7 +140,7 @@ fn fit(columns: &[Column], natural: &[usize], limit: Option<usize>) -> Vec<(usiz
 
 fn line(cells: impl Iterator<Item = (Cell, usize, bool)>, colour: bool) -> String {
     let mut line = String::new();
-    // Blanks are written before a field, never after the last one.
+    // Padding is written before a cell, never after the last one.
     let mut blanks = 0;
     for (cell, columns, right) in cells {
         let text = cut(&cell.text, columns);
@@ -157,7 +157,7 @@ fn line(cells: impl Iterator<Item = (Cell, usize, bool)>, colour: bool) -> Strin
     line
 }
 
-/// Which columns are written, and how wide.
+/// Returns index and width of each visible column.
 pub(crate) fn widths(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Vec<(usize, usize)> {
     let natural: Vec<usize> = columns
         .iter()
@@ -175,7 +175,7 @@ pub(crate) fn widths(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Vec<
     fit(columns, &natural, look.width)
 }
 
-/// Writes a table, without a newline at the end.
+/// Formats a table, without a trailing newline.
 pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> String {
     let fitted = widths(columns, rows, look);
     let one = |cell: &dyn Fn(usize) -> Cell| {
@@ -188,7 +188,7 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], look: Look) -> Stri
     header.into_iter().chain(body).collect::<Vec<_>>().join("\n")
 }
 
-/// Names and values under a heading.
+/// Formats names and values under a heading.
 pub(crate) fn section(title: &str, rows: &[(&str, Cell)], look: Look) -> String {
     let columns = [Column::new(""), Column::new("").least(20)];
     let rows: Vec<Vec<Cell>> = rows

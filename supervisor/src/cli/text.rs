@@ -1,10 +1,10 @@
-//! Words for people: sizes, times, ids, and text that others chose made harmless for a terminal.
+//! Text formatting for people: sizes, times, short ids, and escaping of untrusted text for terminals.
 
 use acp_shared::launch::ExitStatus;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Whether a terminal could take this character for an order, or show the text in another order than it has:
-/// control characters (C0, DEL, C1), marks of writing direction, and characters without a shape.
+/// True for characters that can control a terminal or change the displayed order of text: control characters
+/// (C0, DEL, C1), bidirectional formatting characters, and invisible characters.
 pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -12,7 +12,7 @@ pub(crate) fn is_unsafe(c: char) -> bool {
             | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Text that a gateway or an agent chose, on one line, with everything unsafe written as an escape.
+/// Formats untrusted text (from a gateway or an agent) on one line, with unsafe characters escaped.
 pub(crate) fn plain(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -21,12 +21,13 @@ pub(crate) fn plain(text: &str) -> String {
     safe
 }
 
-/// The same for text of several lines.
+/// Formats untrusted text of several lines, with unsafe characters escaped.
 pub(crate) fn plain_lines(text: &str) -> String {
     text.lines().map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// JSON whose texts hold nothing unsafe: an escape means the same to a parser and nothing to a terminal.
+/// Escapes unsafe characters in JSON text: the escapes are equivalent for a parser and harmless for a
+/// terminal.
 pub(crate) fn safe_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
@@ -42,12 +43,12 @@ pub(crate) fn safe_json(json: &str) -> String {
     safe
 }
 
-/// How many columns a text takes.
+/// Returns the number of terminal columns of a text.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// A text in at most `columns` columns; what is cut off is shown by `…`.
+/// Cuts a text to at most `columns` columns; `…` marks a cut.
 pub(crate) fn cut(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
@@ -67,13 +68,13 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     kept
 }
 
-/// A size in at most five characters: `0`, `999`, `1.2K`, `34M`.
+/// Formats a size in at most five characters: `0`, `999`, `1.2K`, `34M`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
     if bytes < 1_000 {
         return bytes.to_string();
     }
-    // In tenths of a unit, rounded down.
+    // Size in tenths of a unit, rounded down.
     let mut tenths = u128::from(bytes) * 10 / 1024;
     let mut unit = UNITS[0];
     for next in UNITS.iter().skip(1) {
@@ -90,7 +91,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// A duration in at most six characters: `59s`, `3m20s`, `5h02m`, `3d4h`, `120d`.
+/// Formats a duration in at most six characters: `59s`, `3m20s`, `5h02m`, `3d4h`, `120d`.
 pub(crate) fn duration(ms: u64) -> String {
     let s = ms / 1_000;
     match s {
@@ -102,23 +103,23 @@ pub(crate) fn duration(ms: u64) -> String {
     }
 }
 
-/// A moment, to the second.
+/// Formats a time, to the second.
 pub(crate) fn time(ms: u64) -> String {
     let ms = i64::try_from(ms).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |t| format!("{t:.0}"))
 }
 
-/// `1 lease`, `2 leases`.
+/// Formats a count with its noun: `1 lease`, `2 leases`.
 pub(crate) fn count(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// A value that may be missing.
+/// Formats an optional value, `-` if missing.
 pub(crate) fn or_dash(text: Option<impl std::fmt::Display>) -> String {
     text.map_or_else(|| "-".to_owned(), |text| text.to_string())
 }
 
-/// How a process ended.
+/// Formats the exit status of a process.
 pub(crate) fn exit(status: Option<ExitStatus>) -> String {
     match status {
         Some(ExitStatus::Exited(code)) => format!("exit {code}"),
@@ -128,18 +129,18 @@ pub(crate) fn exit(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// How ids are shortened so that they still differ: by their beginning, or, where many were made in the same instant
-/// and begin alike, by their end.
+/// Abbreviation of ids that keeps them distinct: by their beginning or, if many were created at the same time
+/// and share it, by their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Short {
-    /// The first characters.
+    /// Number of characters kept from the start.
     Head(usize),
-    /// The last ones.
+    /// Number of characters kept from the end.
     Tail(usize),
 }
 
 impl Short {
-    /// The shortest way to tell all these ids apart, with at least eight characters.
+    /// Returns the shortest abbreviation that keeps these ids distinct, with at least eight characters.
     pub(crate) fn of(ids: impl Iterator<Item = String>) -> Self {
         const HEAD_MAX: usize = 13;
         let ids: Vec<String> = ids.collect();
@@ -151,7 +152,7 @@ impl Short {
         if tail < head { Self::Tail(tail) } else { Self::Head(head) }
     }
 
-    /// An id, shortened.
+    /// Returns the abbreviated id.
     pub(crate) fn cut(self, id: &impl ToString) -> String {
         let id = id.to_string();
         let (skip, take) = match self {
@@ -162,7 +163,7 @@ impl Short {
     }
 }
 
-/// The fewest leading characters, at least eight, by which all these ids differ.
+/// Returns the smallest number of leading characters, at least eight, that keeps these ids distinct.
 fn alone(mut ids: Vec<String>) -> usize {
     const LEAST: usize = 8;
     ids.sort_unstable();
@@ -172,11 +173,11 @@ fn alone(mut ids: Vec<String>) -> usize {
     differ.max().unwrap_or(0).max(LEAST)
 }
 
-/// Whether `text` matches a pattern in which `*` is any text and `?` any character.
+/// True if `text` matches a pattern in which `*` is any text and `?` any character.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // Where the last `*` stands, and up to where of the text it reaches.
+    // Position of the last `*` in the pattern, and the end of its match in the text.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {
@@ -200,7 +201,7 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     pattern.iter().skip(p).all(|c| *c == '*')
 }
 
-/// Reads `90s`, `1h30m`, `7d` in milliseconds.
+/// Parses `90s`, `1h30m`, `7d` into milliseconds.
 pub(crate) fn parse_duration(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no duration; write it like 90s, 15m, 1h30m or 7d");
     let span: jiff::Span = text.parse().map_err(|_| wrong())?;

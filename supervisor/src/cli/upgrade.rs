@@ -1,4 +1,4 @@
-//! `upgrade`, and the proof that the new program gives.
+//! `upgrade`, and the check that the new program performs on a handover.
 
 use super::{Address, Cli, CliError, Output, Verb, client, client_within, json, status};
 use crate::config::Config;
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the supervisor may take until the new program has proved itself: its trial, the spawns on their way, and
-/// the proof.
+/// Maximum time until the supervisor has checked the new program: trial run, pending spawns, and check of the
+/// handover.
 const PROVED: Duration = Duration::from_secs(60);
-/// How long the new program may take until it answers.
+/// Maximum time until the new program answers.
 const ANSWERS: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -60,7 +60,8 @@ pub(super) async fn run(
     }
 }
 
-/// Whether a supervisor that is being upgraded may be behind a failure. Its socket is never gone: who connects waits.
+/// True if the error may be caused by the upgrade in progress. The socket exists throughout: new connections
+/// wait in its backlog.
 fn comes_back(error: &CliError) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match error {
@@ -74,7 +75,7 @@ fn comes_back(error: &CliError) -> bool {
     }
 }
 
-/// An upgrade as people see it.
+/// Formats an upgrade for people.
 pub(super) fn text(last: &LastUpgrade) -> String {
     let LastUpgrade { from_version, to_version, leases, pause_ms, .. } = last;
     match &last.error {
@@ -83,8 +84,8 @@ pub(super) fn text(last: &LastUpgrade) -> String {
     }
 }
 
-/// Reads the handover on standard input, and says what was read when this program would start with `args` and
-/// go on from it.
+/// Reads a handover from standard input and prints proof that this program could start with `args` and resume
+/// from it.
 pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliError> {
     let (_, summary) =
         image::read(std::io::stdin().as_fd()).map_err(|error| CliError::Handover(chain(&error)))?;

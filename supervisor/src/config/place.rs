@@ -1,15 +1,15 @@
-//! Where in a file a setting stands: what is wrong with it is said with the line.
+//! Positions of settings in the configuration file, for error messages.
 
 use super::ConfigError;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// A place in a configuration file.
+/// Position in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// The line, from 1, where it is known.
+    /// Line number, from 1, if known.
     pub line: Option<usize>,
 }
 
@@ -23,11 +23,11 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// The file that a configuration was read from.
+/// File that a configuration was read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     path: PathBuf,
-    /// The line of each `[[tenant]]`.
+    /// Line number of each `[[tenant]]`.
     tenants: Vec<usize>,
 }
 
@@ -36,14 +36,14 @@ impl Origin {
         Self { path: path.to_owned(), tenants: tenants(text) }
     }
 
-    /// Where a tenant stands.
+    /// Returns the position of a tenant.
     pub(super) fn of_tenant(&self, at: usize) -> Place {
         Place { file: self.path.clone(), line: self.tenants.get(at).copied() }
     }
 }
 
 impl ConfigError {
-    /// The same, with where it was found. What names its file already stays as it is.
+    /// Adds the position of the error. Errors that already name the file stay unchanged.
     pub(super) fn placed(self, path: &Path, text: &str) -> Self {
         let line = match &self {
             Self::Read { .. } | Self::At { .. } => return self,
@@ -56,12 +56,12 @@ impl ConfigError {
     }
 }
 
-/// The line of a position in a text.
+/// Returns the line number of a byte position.
 pub(super) fn line_at(text: &str, position: usize) -> usize {
     text.bytes().take(position).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// The line of the first key with this name; `tenant.NAME` is in the first tenant that has it.
+/// Returns the line of the first key with this name; `tenant.NAME` is looked up in all tenants, in order.
 fn line_of(text: &str, key: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let line = |table: &DeTable<'_>, name: &str| {
@@ -74,7 +74,7 @@ fn line_of(text: &str, key: &str) -> Option<usize> {
     }
 }
 
-/// The line of each `[[tenant]]`.
+/// Returns the line of each `[[tenant]]`.
 fn tenants(text: &str) -> Vec<usize> {
     let Ok(table) = DeTable::parse(text) else { return Vec::new() };
     each_tenant(table.get_ref()).map(|(position, _)| line_at(text, position)).collect()

@@ -1,4 +1,4 @@
-//! `[[tenant]]`: some gateways, and how their agents run, as it is written.
+//! `[[tenant]]` sections of the configuration: selection of gateways, and settings for their agents.
 
 use super::{ConfigError, nearest};
 use acp_shared::ids::GatewayInstanceId;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A user or group, by number or by name.
+/// User or group, by number or name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Id {
@@ -26,19 +26,19 @@ impl std::fmt::Display for Id {
     }
 }
 
-/// A resource limit.
+/// Resource limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Limit {
-    /// The same for both.
+    /// Soft and hard limit with the same value.
     Both(u64),
-    /// The limit in force, and how far the agent may raise it.
+    /// Soft and hard limit.
     Pair([u64; 2]),
-    /// None at all.
+    /// No limit.
     Word(Unlimited),
 }
 
-/// The word for no limit.
+/// Keyword for no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unlimited {
@@ -46,67 +46,69 @@ pub enum Unlimited {
     Unlimited,
 }
 
-/// Whether writing is confined.
+/// Setting that confines writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Switch {
-    /// It is not.
+    /// Not confined.
     #[default]
     Off,
-    /// It is.
+    /// Confined.
     On,
 }
 
-/// One `[[tenant]]`. Every key may be left out, but one of `uid`, `user` and `instance_id`.
+/// `[[tenant]]` section. All keys are optional, but one of `uid`, `user` and `instance_id` is required.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TenantConfig {
-    /// Gateways of the user with this number; they may connect.
+    /// User id of the gateways; this user may connect.
     pub uid: Option<u32>,
-    /// The same by name.
+    /// User name of the gateways; alternative to `uid`.
     pub user: Option<String>,
-    /// The gateway with this id; with `uid` or `user` beside it only if it is of that user.
+    /// Instance id of the gateway; together with `uid` or `user` it must also belong to that user.
     pub instance_id: Option<GatewayInstanceId>,
-    /// A file with the secret that these gateways must know; they name the same in `supervisor.secret_file`.
+    /// File with the secret that these gateways must present; gateways name the same file in
+    /// `supervisor.secret_file`.
     pub secret_file: Option<PathBuf>,
-    /// As whom their agents run; the supervisor must be root. Default: as the gateway's user; if that one has no
-    /// entry, with the group that the gateway runs with.
+    /// User that their agents run as; the supervisor must be root. Default: the gateway's user; if that user
+    /// has no passwd entry, with the group of the gateway's process.
     pub run_as_user: Option<Id>,
-    /// Their primary group. Default: that of the user.
+    /// Primary group of their agents. Default: that of the user.
     pub run_as_group: Option<Id>,
-    /// Their supplementary groups. Default: those of the user.
+    /// Supplementary groups of their agents. Default: those of the user.
     pub groups: Option<Vec<Id>>,
-    /// Their agents may run as root.
+    /// Permits agents to run as root.
     pub allow_root: bool,
-    /// Whether programs with a set-user-id bit give them nothing. Default: true if they run as another user, or confined.
+    /// Setting of `no_new_privs` for their agents. Default: true for agents of another user, and for confined
+    /// ones.
     pub no_new_privs: Option<bool>,
-    /// Their file mode creation mask.
+    /// File mode creation mask of their agents.
     pub umask: Option<u32>,
-    /// Their resource limits, see setrlimit(2).
+    /// Resource limits of their agents, see setrlimit(2).
     pub rlimits: BTreeMap<Resource, Limit>,
-    /// How much sooner than others they are ended when memory runs out, -1000 to 1000.
+    /// Adjustment of the out-of-memory killer's score, -1000 to 1000. A higher value is killed sooner.
     pub oom_score_adj: Option<i32>,
-    /// Variables that they get of what the gateway sends: names, and beginnings with a `*`.
+    /// Variables of the gateway's environment that agents get: names, or prefixes followed by a `*`.
     pub env_allow: Option<Vec<String>>,
-    /// `"on"`: they can write only in their session's roots, in `temp_dir` and in `write_dirs`.
+    /// `"on"`: agents can write only in their session's roots, in `temp_dir` and in `write_dirs`.
     pub landlock: Switch,
-    /// Their directory for temporary files (TMPDIR).
+    /// Directory for temporary files of their agents (TMPDIR).
     pub temp_dir: Option<PathBuf>,
-    /// Further directories that they may write in under Landlock.
+    /// Additional directories that agents may write to under Landlock.
     pub write_dirs: Vec<PathBuf>,
-    /// Sessions work below these directories. Default: anywhere.
+    /// Directories that sessions must lie beneath. Default: any directory.
     pub roots: Vec<PathBuf>,
-    /// Living leases of this tenant.
+    /// Maximum number of living leases of this tenant.
     pub leases_max: Option<u64>,
-    /// Memory of one agent's tree, in bytes.
+    /// Memory limit of one agent's process tree, in bytes.
     pub memory_max_bytes: Option<u64>,
-    /// Processes and threads of one agent's tree.
+    /// Maximum number of processes and threads of one agent's process tree.
     pub pids_max: Option<u64>,
-    /// Its share of the processor, 1 to 10000; others have 100.
+    /// CPU weight of one agent, 1 to 10000; the default of others is 100.
     pub cpu_weight: Option<u64>,
 }
 
-/// Every key of a tenant.
+/// All keys of a tenant.
 pub(super) const KEYS: &[&str] = &[
     "uid",
     "user",
@@ -131,7 +133,7 @@ pub(super) const KEYS: &[&str] = &[
     "cpu_weight",
 ];
 
-/// Refuses keys that no tenant has, with the one that was meant.
+/// Refuses unknown keys in tenants, with a hint about the most similar key.
 pub(super) fn check_keys(table: &toml::Table) -> Result<(), ConfigError> {
     let tenants = table.get("tenant").and_then(toml::Value::as_array).into_iter().flatten();
     let mut keys = tenants.filter_map(toml::Value::as_table).flat_map(toml::Table::keys);
@@ -142,7 +144,7 @@ pub(super) fn check_keys(table: &toml::Table) -> Result<(), ConfigError> {
 }
 
 impl TenantConfig {
-    /// What can be told without looking at this machine.
+    /// Checks everything that does not depend on this machine.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.uid.is_none() && self.user.is_none() && self.instance_id.is_none() {
             return Err("names nobody; give uid, user or instance_id".into());

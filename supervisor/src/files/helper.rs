@@ -1,4 +1,4 @@
-//! One helper process: this program under the wrapper, spoken to over its standard streams.
+//! Helper process: this program under the wrapper, with requests and replies over its standard streams.
 
 use super::roots::RootsError;
 use super::{FRAMES_VERSION, HelperJob, HelperSetting};
@@ -23,25 +23,25 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
-/// Time for which the wrapper of a killed helper waits for its end: a process in an uninterruptible wait ends only
-/// when its file system answers.
+/// Time for which the wrapper of a killed helper waits for its end: a process in an uninterruptible wait ends
+/// only when its file system responds.
 const SWEEP_MS: u64 = 3_600_000;
-/// After this time the end of a helper is called overdue in the log.
+/// Time after which an overdue end of a helper is logged.
 const OVERDUE: Duration = Duration::from_secs(5);
-/// Interval of checks for a helper process that outlived its wrapper.
+/// Interval of checks for a helper process still running after its wrapper.
 const GONE_POLL: Duration = Duration::from_millis(500);
-/// Largest answer of a helper, in bytes: [`acp_shared::files::READ_BYTES_MAX`] of text, or paths.
+/// Maximum size of a helper's reply, in bytes: [`acp_shared::files::READ_BYTES_MAX`] of text, or paths.
 const ANSWER_BYTES_MAX: usize = 11 * 1024 * 1024;
-/// The verb of this program that a helper runs.
+/// Subcommand of this program that runs a helper.
 pub(super) const VERB: &str = "files-helper";
 
-/// A running helper.
+/// Running helper.
 #[derive(Debug)]
 pub(super) struct Helper {
-    /// Name of its launch directory; no lease has this id.
+    /// Name of its launch directory; not the id of any lease.
     id: LeaseId,
     gateway: GatewayInstanceId,
-    /// The process below the wrapper, once it runs.
+    /// Process below the wrapper, once it runs.
     process: Option<ProcessRecord>,
     child: Child,
     control: Control,
@@ -49,20 +49,20 @@ pub(super) struct Helper {
     from: pipe::Receiver,
 }
 
-/// A helper that could not be started.
+/// Helper that could not be started.
 #[derive(Debug)]
 pub(super) struct Unstarted {
-    /// Reason.
+    /// Reason of the failure.
     pub(super) error: FilesError,
-    /// Processes that were started for it.
+    /// Processes that were started and still have to be ended.
     pub(super) left: Option<Box<Helper>>,
 }
 
 impl Helper {
-    /// Starts a helper as the user and within the bounds of the tenant.
+    /// Starts a helper with the user and the restrictions of the tenant.
     ///
     /// # Errors
-    /// Reason, and what has still to be ended.
+    /// The reason, and the processes that still have to be ended.
     pub(super) async fn start(context: Arc<Context>, setting: HelperSetting) -> Result<Self, Unstarted> {
         let (id, gateway) = (LeaseId::mint(), setting.customer.gateway);
         let (error, left) = match Self::try_start(&context, id, setting).await {
@@ -85,7 +85,7 @@ impl Helper {
         Err(Unstarted { error, left })
     }
 
-    /// Starts a helper. An error beside the helper says why the caller must end it.
+    /// Starts a helper. If it returns an error together with the helper, the caller must end the helper.
     async fn try_start(
         context: &Arc<Context>,
         id: LeaseId,
@@ -125,15 +125,15 @@ impl Helper {
         Ok((helper, failed))
     }
 
-    /// The helper process; `None` for one that was never let go and has touched nothing.
+    /// Returns the helper process; `None` if it was never released and has not touched any file.
     pub(super) const fn process(&self) -> Option<ProcessRecord> {
         self.process
     }
 
-    /// Sends a job and waits for its answer. Not safe to cancel: the helper is of no use afterwards.
+    /// Sends a job and waits for the reply. Not cancel-safe: the helper is unusable after a cancellation.
     ///
     /// # Errors
-    /// The helper has ended, does not speak this version, or somebody else writes into its pipe.
+    /// The helper has ended, has another version, or another process writes into its pipe.
     pub(super) async fn exchange(&mut self, job: &HelperJob) -> io::Result<Result<FilesReply, FilesError>> {
         let frame = encode_frame(job, FRAME_BYTES_MAX).map_err(io::Error::other)?;
         let mut block = vec![0; 64 * 1024];
@@ -157,8 +157,8 @@ impl Helper {
         }
     }
 
-    /// Ends the helper: its pipes and its control socket are closed, upon which the wrapper kills it. Returns when the
-    /// process itself is gone, which may be later than its wrapper.
+    /// Ends the helper: its pipes and control socket are closed, upon which the wrapper kills it. Returns
+    /// when the process itself is gone, which may be later than the end of its wrapper.
     pub(super) async fn end(self, context: Arc<Context>) {
         let Self { id, gateway, process, mut child, control, to, from } = self;
         drop((control, to, from));
@@ -181,7 +181,8 @@ fn unasked() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "an answer that was not asked for")
 }
 
-/// Takes what was read, and returns the answer once it is complete: one, of the kind of the operation.
+/// Appends received bytes, and returns the reply once it is complete: exactly one, of the kind of the
+/// operation.
 fn take_answer(
     decoder: &mut Decoder,
     bytes: &[u8],
@@ -196,7 +197,7 @@ fn take_answer(
     }
 }
 
-/// Waits until a process has ended. What cannot be looked at counts as there.
+/// Waits until a process has ended. A process that cannot be inspected counts as running.
 pub(super) async fn until_gone(context: &Context, process: ProcessRecord) {
     let is_there = || match context.sys.open(process.pid) {
         Err(OpenError::Gone) => false,
@@ -220,7 +221,7 @@ async fn remove(context: &Context, gateway: GatewayInstanceId, id: LeaseId) {
     }
 }
 
-/// Standard streams of a helper, and the supervisor's ends of the first two.
+/// Creates the standard streams of a helper, and the supervisor's ends of stdin and stdout.
 fn streams() -> io::Result<([OwnedFd; 3], pipe::Sender, pipe::Receiver)> {
     let pair = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from);
     let ((in_read, in_write), (out_read, out_write)) = (pair()?, pair()?);

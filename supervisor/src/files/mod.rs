@@ -1,9 +1,9 @@
 //! File requests of gateways: queues, and the helper processes that serve them.
 //!
-//! One queue and at most one helper for each lease, so that a file system that hangs stalls one session, and one queue
-//! for a gateway's look-ups without a lease. The owner puts a request into its queue and never waits. A helper is this program under
-//! the wrapper, started with the user and the confinement of the tenant: it ends with its pipe, with its control
-//! socket, and with its wrapper, so none outlives the supervisor.
+//! One queue and at most one helper for each lease, so that a hanging file system stalls one session, and one
+//! queue for a gateway's look-ups without a lease. The owner only enqueues requests and never waits. A helper
+//! is this program under the wrapper, started with the user and the confinement of the tenant. It ends when
+//! its pipe or control socket closes or its wrapper dies, so none outlives the supervisor.
 
 mod helper;
 mod roots;
@@ -28,18 +28,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use worker::Worker;
 
-/// Version of [`HelperJob`] and of the answers: the program on disk may be another version than the one that runs.
+/// Version of [`HelperJob`] and of the replies: the program on disk may have another version than the running
+/// one.
 pub(crate) const FRAMES_VERSION: u32 = 1;
-/// Requests that wait for one helper.
+/// Capacity of the queue of one helper.
 const QUEUED_MAX: usize = 64;
-/// Bytes of requests that wait for all helpers of this supervisor.
+/// Maximum total size of queued requests of this supervisor, in bytes.
 const QUEUED_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// Delay after which a refused request is worth another attempt, in milliseconds.
+/// Retry delay of a refused request, in milliseconds.
 const RETRY_MS: u64 = 200;
-/// Time for which shutdown and upgrade wait for helpers; helpers end by themselves in any case.
+/// Maximum wait for helpers at shutdown and upgrade; helpers end in any case when their pipes close.
 const STOP: Duration = Duration::from_secs(2);
 
-/// One request to a helper; answered by `Result<FilesReply, FilesError>`.
+/// Request to a helper; answered by `Result<FilesReply, FilesError>`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct HelperJob {
     /// Roots of the request.
@@ -48,14 +49,14 @@ pub(crate) struct HelperJob {
     pub(crate) op: FilesOp,
 }
 
-/// Identity of a queue: one helper serves it.
+/// Key of a queue; one helper serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct HelperKey {
     gateway: GatewayInstanceId,
     scope: FilesScope,
 }
 
-/// User and directories of a helper, fixed at its start. A request for others needs another helper.
+/// User and directories of a helper, fixed at its start. A request with other values needs another helper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HelperSetting {
     customer: Customer,
@@ -73,17 +74,18 @@ struct FilesJob {
     _bytes: OwnedSemaphorePermit,
 }
 
-/// A queue with its worker.
+/// Queue and its worker.
 #[derive(Debug)]
 struct HelperQueue {
     jobs: mpsc::Sender<FilesJob>,
     /// Cancelled at the end of the lease or of the supervisor.
     end: CancellationToken,
-    /// Finished once no helper of the queue is left.
+    /// Finished when no helper of the queue is left.
     worker: JoinHandle<()>,
 }
 
-/// Helper of a lease that may still be there. After an upgrade no other one is started before it is gone.
+/// Helper of a lease that may have survived an upgrade. No other helper of the lease is started before it is
+/// gone.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HelperLeft {
@@ -92,7 +94,7 @@ pub(crate) struct HelperLeft {
     process: ProcessRecord,
 }
 
-/// Helpers of leases that may be there.
+/// Helpers of leases that may be running.
 type Running = Arc<Mutex<HashMap<HelperKey, ProcessRecord>>>;
 
 /// Queues of file requests.
@@ -118,7 +120,7 @@ impl Default for FileQueues {
 }
 
 impl FileQueues {
-    /// Queues after an upgrade that left some helpers behind.
+    /// Creates the queues after an upgrade that left helpers behind.
     pub(crate) fn after(left: Vec<HelperLeft>) -> Self {
         let key =
             |left: &HelperLeft| HelperKey { gateway: left.gateway, scope: FilesScope::Lease(left.lease_id) };
@@ -126,7 +128,7 @@ impl FileQueues {
         Self { running: Arc::new(Mutex::new(running)), ..Self::default() }
     }
 
-    /// Queues a request; the helper answers.
+    /// Enqueues a request; the helper answers it.
     pub(crate) fn ask(
         &mut self,
         context: &Arc<Context>,
@@ -151,13 +153,13 @@ impl FileQueues {
         }
     }
 
-    /// The queue of a key; it gets a worker if it has none.
+    /// Returns the queue of a key, with a new worker if it has none.
     fn queue(&mut self, context: &Arc<Context>, key: HelperKey) -> Option<mpsc::Sender<FilesJob>> {
         self.queues.retain(|_, queue| !queue.worker.is_finished());
         if let Some(queue) = self.queues.get(&key) {
             return Some(queue.jobs.clone());
         }
-        // Living leases are bounded by the same numbers; a helper that does not end may outlive its lease.
+        // The number of living leases has the same bounds; a hanging helper may outlive its lease.
         let config = &context.config;
         let of_gateway = self.queues.keys().filter(|other| other.gateway == key.gateway).count();
         if of_gateway > size(config.leases_per_gateway_max) || self.queues.len() > size(config.leases_max) {
@@ -170,7 +172,7 @@ impl FileQueues {
         Some(jobs)
     }
 
-    /// Ends the helper of a lease that is ending. What waits is refused.
+    /// Ends the helper of a lease that is ending. Queued requests are refused.
     pub(crate) fn end(&self, lease_id: LeaseId) {
         let of_lease = |key: &HelperKey| key.scope == FilesScope::Lease(lease_id);
         for (_, queue) in self.queues.iter().filter(|(key, _)| of_lease(key)) {
@@ -178,8 +180,8 @@ impl FileQueues {
         }
     }
 
-    /// Ends every helper: requests that were begun are answered as interrupted, others are refused. Returns the
-    /// helpers that do not end in time.
+    /// Ends all helpers: requests in progress are answered as interrupted, queued ones are refused. Returns
+    /// the helpers that do not end in time.
     pub(crate) async fn stop(self) -> Vec<HelperLeft> {
         self.stop.cancel();
         self.workers.close();

@@ -1,9 +1,9 @@
-//! Files beneath the roots of a session.
+//! File operations beneath the roots of a session.
 //!
-//! A path is resolved and opened by one system call (`openat2` beneath a directory that is held open), so there
-//! is no moment between check and use in which a link could be swapped. What leaves the root by a link or by
-//! `..` is refused by the kernel. A write is a new file in the same directory that is synced and then renamed
-//! over the old one: it happens wholly or not at all. These functions block; they run in the helper process.
+//! A path is resolved and opened by one system call (`openat2` beneath a directory that is held open), so no
+//! link can be swapped between check and use. The kernel refuses a path that leaves the root by a link or by
+//! `..`. A write creates a new file in the same directory, syncs it and renames it over the old one, so it is
+//! atomic. These functions block; they run in the helper process.
 
 use acp_shared::files::{FilesError, Inspection, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use rustix::fs::{self, Access, AtFlags, FileType, Mode, OFlags, ResolveFlags};
@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum attempts of a lookup that fails because a directory was moved meanwhile.
+/// Maximum number of attempts for a lookup that fails because a directory was moved meanwhile.
 const LOOKUP_TRIES: usize = 128;
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
@@ -24,7 +24,7 @@ const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXE
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// A [`FilesError`] that errors of the system convert into.
+/// [`FilesError`] with conversions from system errors.
 #[derive(Debug)]
 pub(super) struct RootsError(pub(super) FilesError);
 
@@ -57,7 +57,7 @@ impl From<std::io::Error> for RootsError {
     }
 }
 
-/// The directories of a session, held open: whatever becomes of their names, these are the ones.
+/// Open directories of a session; later renames do not affect them.
 #[derive(Debug)]
 pub(crate) struct Roots {
     list: Vec<Root>,
@@ -65,24 +65,25 @@ pub(crate) struct Roots {
 
 #[derive(Debug)]
 struct Root {
-    /// As the gateway named it: without links.
+    /// Path as the gateway sent it: without links.
     named: PathBuf,
-    /// The same without `.` and `..`.
+    /// Same path without `.` and `..`.
     real: PathBuf,
     dir: OwnedFd,
 }
 
 impl Roots {
-    /// Opens the roots. The first one, the working directory, must be there; others that cannot be opened are left out.
+    /// Opens the roots. The first one, the working directory, must exist; others that cannot be opened are
+    /// left out.
     ///
     /// # Errors
-    /// The first root is no directory or its path has a link, or the system cannot confine paths.
+    /// The first root is not a directory or its path has a link, or the system cannot confine paths.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, FilesError> {
         let open = |named: &PathBuf| {
             if !named.is_absolute() {
                 return Err(FilesError::BadPath.into());
             }
-            // The gateway resolved the links: one that is there now was put there to lead elsewhere.
+            // The gateway resolved the links: a link found now was created later, perhaps to redirect access.
             let dir = fs::openat2(fs::CWD, named, DIR, Mode::empty(), NO_LINKS)?;
             let real = real_path(&dir)?;
             Ok(Root { named: named.clone(), real, dir })
@@ -92,7 +93,7 @@ impl Roots {
         Ok(Self { list: first.into_iter().chain(opened.filter_map(Result::ok)).collect() })
     }
 
-    /// Lines of a text file. Lines count from 1.
+    /// Returns lines of a text file. Lines count from 1.
     ///
     /// # Errors
     /// [`FilesError`].
@@ -106,7 +107,7 @@ impl Roots {
         Ok(slice(&text, line, limit).to_owned())
     }
 
-    /// Replaces the content of a file. Directories that are missing are made.
+    /// Replaces the content of a file. Missing directories are created.
     ///
     /// # Errors
     /// [`FilesError`]; the old content is untouched unless [`FilesError::is_uncertain`].
@@ -114,15 +115,16 @@ impl Roots {
         self.write_bytes(path, content).map_err(|error| error.0)
     }
 
-    /// State of a file: a write that was started before a crash is settled by the hash, never done twice (H3).
+    /// Returns the state of a file. After a crash, its hash shows if a started write was completed; a write
+    /// is never repeated (H3).
     ///
     /// # Errors
-    /// [`FilesError`], but not for a file that is missing.
+    /// [`FilesError`]; a missing file is not an error.
     pub(crate) fn inspect(&self, path: &str, text_bytes_max: u64) -> Result<Inspection, FilesError> {
         self.inspect_file(path, text_bytes_max).map_err(|error| error.0)
     }
 
-    /// Canonical path of a directory beneath the roots.
+    /// Returns the canonical path of a directory beneath the roots.
     ///
     /// # Errors
     /// [`FilesError`].
@@ -134,7 +136,7 @@ impl Roots {
         find().map_err(|error: RootsError| error.0)
     }
 
-    /// Canonical paths of the roots that could be opened.
+    /// Returns the canonical paths of the roots that could be opened.
     ///
     /// # Errors
     /// A path is not UTF-8.
@@ -143,14 +145,14 @@ impl Roots {
         all.map_err(|error| error.0)
     }
 
-    /// The root that a path lies below, and the rest of the path.
+    /// Returns the root that contains a path, and the rest of the path.
     fn locate<'a>(&self, path: &'a str) -> Outcome<(&Root, &'a Path)> {
         let path = Path::new(path);
         if !path.is_absolute() || path.as_os_str().as_encoded_bytes().contains(&0) {
             return Err(FilesError::BadPath.into());
         }
         let below = |root| below(root, path).map(|rest| (root, rest));
-        // The innermost root: the shortest rest.
+        // The innermost root has the shortest rest.
         let found = self.list.iter().filter_map(below).min_by_key(|(_, rest)| rest.components().count());
         let (root, rest) = found.ok_or(FilesError::Outside)?;
         Ok((root, if rest.as_os_str().is_empty() { Path::new(".") } else { rest }))
@@ -172,7 +174,7 @@ impl Roots {
             return Err(FilesError::TooLarge { bytes_max }.into());
         }
         let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
-        // It may grow while it is read.
+        // The file may grow while it is read.
         file.take(bytes_max + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > bytes_max {
             return Err(FilesError::TooLarge { bytes_max }.into());
@@ -197,7 +199,7 @@ impl Roots {
         };
         if is_regular && seen.size <= WRITE_BYTES_MAX {
             match self.open_file(path) {
-                // Path and content are of one file, whatever was renamed in between.
+                // Path and content are taken from one open file, even if it was renamed in between.
                 Ok((file, size)) => {
                     seen.canonical = Some(text(real_path(&file)?)?);
                     (seen.size, seen.sha256, seen.text) = content(file, size, text_bytes_max)?;
@@ -222,13 +224,13 @@ impl Roots {
         if mode != WriteTarget::Link {
             return replace(&dir, name, mode, content);
         }
-        // The last name is a link: what it leads to is written, when that lies below the root.
+        // The last component is a link: write its target, if that lies below the root.
         let target = lookup(&root.dir, below, OFlags::PATH | OFlags::CLOEXEC)?;
         let real = real_path(&target)?;
         let below = real.strip_prefix(&root.real).map_err(|_| FilesError::Outside)?;
         let (dir, name) = root.place(below)?;
         match target_mode(&dir, name)? {
-            // Swapped again while we looked: not a game to play.
+            // The link was swapped again during the operation: refuse.
             WriteTarget::Link => Err(FilesError::Outside.into()),
             mode => replace(&dir, name, mode, content),
         }
@@ -241,7 +243,8 @@ impl Root {
         Ok(Inspection { canonical, ..Inspection::default() })
     }
 
-    /// Canonical path of a file that is missing: that of the nearest directory above it, and the names below.
+    /// Returns the canonical path of a missing file: that of the nearest existing directory above it, with
+    /// the missing names.
     fn canonical(&self, below: &Path) -> Outcome<PathBuf> {
         let mut names = Vec::new();
         let mut dir = below;
@@ -264,7 +267,7 @@ impl Root {
         }
     }
 
-    /// The directory of a path below the root, made where it is missing, and the file's name in it.
+    /// Returns the parent directory of a path below the root, created if missing, and the file name.
     fn place<'a>(&self, below: &'a Path) -> Outcome<(OwnedFd, &'a OsStr)> {
         let Some(Component::Normal(name)) = below.components().next_back() else {
             return Err(FilesError::NotRegular.into());
@@ -276,7 +279,8 @@ impl Root {
         }
     }
 
-    /// Makes a directory and those above it. Each one is made in a directory that was found beneath the root.
+    /// Creates a directory and its parents. Each one is created in a directory that was resolved beneath the
+    /// root.
     fn make(&self, path: &Path) -> Outcome<OwnedFd> {
         let mut dir = lookup(&self.dir, Path::new("."), DIR)?;
         let mut so_far = PathBuf::new();
@@ -313,7 +317,7 @@ fn target_mode(dir: &OwnedFd, name: &OsStr) -> Outcome<WriteTarget> {
     };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
-            // The rename would not mind that the file is read-only; the person who made it so does.
+            // A rename would replace a read-only file too; its missing write permission must be respected.
             fs::accessat(dir, name, Access::WRITE_OK, AtFlags::EACCESS)?;
             Ok(WriteTarget::File(Mode::from_raw_mode(stat.st_mode & 0o777)))
         }
@@ -330,17 +334,18 @@ fn replace(dir: &OwnedFd, name: &OsStr, target: WriteTarget, content: &[u8]) -> 
     let written = fill(File::from(fd), target, content)
         .and_then(|()| fs::renameat(dir, &temporary, dir, name).map_err(RootsError::from));
     if written.is_err() {
-        // Nothing else to do about it: the first error is the one to tell.
+        // A failed removal is ignored: the first error is more important.
         let _ = fs::unlinkat(dir, &temporary, AtFlags::empty());
         return written;
     }
     settled(fs::fsync(dir))
 }
 
-/// The outcome of a rename whose directory was synced. The new content is in place: a failure is no certain one.
+/// Outcome of a rename after the sync of its directory. The new content is in place, so a failed sync is an
+/// uncertain result.
 fn settled(synced: Result<(), Errno>) -> Outcome<()> {
     match synced {
-        // The file system keeps no directory that could be synced.
+        // The file system cannot sync directories.
         Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
         Err(_) => Err(FilesError::Interrupted.into()),
     }
@@ -355,11 +360,11 @@ fn fill(mut file: File, target: WriteTarget, content: &[u8]) -> Outcome<()> {
     Ok(())
 }
 
-/// Resolves and opens in one call, beneath `root`.
+/// Resolves and opens a path beneath `root` in one call.
 fn lookup(root: &OwnedFd, path: &Path, flags: OFlags) -> Outcome<OwnedFd> {
     for _ in 0..LOOKUP_TRIES {
         match fs::openat2(root, path, flags, Mode::empty(), BENEATH) {
-            // Something was moved during the lookup, and the kernel could not tell whether it stayed beneath.
+            // A concurrent rename: the kernel could not decide if the path stays beneath the root.
             Err(Errno::AGAIN | Errno::INTR) => {}
             found => return Ok(found?),
         }
@@ -373,12 +378,12 @@ fn below<'a>(root: &Root, path: &'a Path) -> Option<&'a Path> {
     [named, real].into_iter().flatten().min_by_key(|rest| rest.components().count())
 }
 
-/// Current path of an open file, without links.
+/// Returns the current path of an open file, without links.
 fn real_path(fd: &impl AsRawFd) -> Outcome<PathBuf> {
     Ok(std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?)
 }
 
-/// `limit` lines from line `line` on (from 1), with their line ends.
+/// Returns `limit` lines starting at line `line` (from 1), with their line ends.
 fn slice(text: &str, line: Option<u64>, limit: Option<u64>) -> &str {
     let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let skip = count(line.unwrap_or(1).saturating_sub(1));
@@ -389,7 +394,7 @@ fn slice(text: &str, line: Option<u64>, limit: Option<u64>) -> &str {
     rest.get(..len).unwrap_or_default()
 }
 
-/// Size, hash and, up to a limit, text of a file.
+/// Returns size, hash and, up to a limit, text of a file.
 fn content(file: File, size: u64, text_bytes_max: u64) -> Outcome<(u64, Option<String>, Option<String>)> {
     let keep = size <= text_bytes_max.min(READ_BYTES_MAX);
     let (mut file, mut hash, mut block) = (file.take(WRITE_BYTES_MAX + 1), Sha256::new(), vec![0; 65_536]);

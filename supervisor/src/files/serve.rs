@@ -1,4 +1,4 @@
-//! The helper process: reads jobs from standard input and answers on standard output until its input ends.
+//! Helper process: reads jobs from standard input and writes replies to standard output until its input ends.
 
 use super::roots::Roots;
 use super::{FRAMES_VERSION, HelperJob};
@@ -10,16 +10,16 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-/// Serves until standard input ends.
+/// Serves jobs until standard input ends.
 ///
 /// # Errors
-/// Another version of frames was asked for, or the pipes broke.
+/// The frames have another version, or a pipe broke.
 pub(crate) fn run(version: u32) -> io::Result<()> {
     if version != FRAMES_VERSION {
         let why = format!("this program speaks version {FRAMES_VERSION} of file jobs, not {version}");
         return Err(io::Error::other(why));
     }
-    // Agents may have the same user: they are not to write into the pipes of this process.
+    // Agents may have the same user: they must not write into the pipes of this process through /proc.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     serve(&mut io::stdin().lock(), &mut io::stdout().lock())
 }

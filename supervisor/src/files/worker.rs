@@ -1,5 +1,5 @@
-//! The queue of one helper: serves requests one by one, starts the helper when it is needed and ends it when it is
-//! idle or does not answer.
+//! Worker of one helper queue: serves requests one by one, starts the helper on demand, and ends it when it
+//! is idle or does not respond.
 
 use super::helper::{Helper, Unstarted, until_gone};
 use super::{FilesJob, HelperJob, HelperKey, HelperSetting, Running};
@@ -15,11 +15,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Idle time of a helper without a lease: a spawn makes a few look-ups in a row.
+/// Idle time after which a helper without a lease ends: a spawn makes a few look-ups in a row.
 const TENANT_IDLE: Duration = Duration::from_secs(1);
-/// Time for which a request waits for the end of an earlier helper.
+/// Maximum wait of a request for the end of an earlier helper.
 const ENDING: Duration = Duration::from_secs(2);
-/// Helpers of one gateway without a lease that may hang while a further one is started. They write nothing.
+/// Maximum number of hanging helpers of one gateway without a lease, beyond which no further one is started.
+/// They write nothing.
 const TENANT_HUNG_MAX: usize = 15;
 
 type Answer = Result<FilesReply, FilesError>;
@@ -36,16 +37,16 @@ pub(super) struct Worker {
     context: Arc<Context>,
     key: HelperKey,
     slot: Slot,
-    /// Setting of the helper in the slot.
+    /// Setting of the helper in `slot`.
     setting: Option<HelperSetting>,
-    /// Killed helpers that are not known to be gone. The last write of such a one could still be done.
+    /// Killed helpers that may still be running. The last write of such a helper may still be completed.
     ending: Vec<JoinHandle<()>>,
     /// Helpers of all queues.
     running: Running,
 }
 
 impl Worker {
-    /// Worker of a queue whose helper may have been left behind by an upgrade.
+    /// Creates the worker of a queue. An upgrade may have left a helper of this queue behind.
     pub(super) fn new(context: Arc<Context>, key: HelperKey, running: Running) -> Self {
         let mut worker = Self { context, key, slot: Slot::Empty, setting: None, ending: Vec::new(), running };
         let left = worker.running().get(&key).copied();
@@ -56,7 +57,7 @@ impl Worker {
         worker
     }
 
-    /// Serves a queue until it has been idle for long enough and its helper is gone, or `end` is cancelled.
+    /// Serves the queue until it was idle for long enough and its helper is gone, or `end` is cancelled.
     pub(super) async fn run(
         mut self,
         mut jobs: mpsc::Receiver<FilesJob>,
@@ -71,8 +72,8 @@ impl Worker {
                 biased;
                 () = end.cancelled() => break,
                 job = jobs.recv() => job,
-                // Closed only now that no helper is left: until then nobody else serves this queue. A request that
-                // came just now is still served.
+                // The queue is closed only now that no helper is left, because a closed queue may get a new
+                // worker. A request received in the meantime is still served.
                 () = self.rest(idle) => {
                     jobs.close();
                     continue;
@@ -94,7 +95,7 @@ impl Worker {
         self.gone().await;
     }
 
-    /// Ends the helper after an idle time. Returns when none is left. Safe to cancel.
+    /// Ends the helper after the idle time. Returns when no helper is left. Cancel-safe.
     async fn rest(&mut self, idle: Duration) {
         if self.ending.is_empty() || !matches!(self.slot, Slot::Empty) {
             sleep(idle).await;
@@ -105,7 +106,7 @@ impl Worker {
 
     async fn serve(&mut self, job: FilesJob, end: &CancellationToken) {
         let FilesJob { setting, op, to, _bytes } = job;
-        // Its client has gone and may have settled the request already: what was not begun never is.
+        // The client has disconnected and may have settled the request already: do not start it.
         if to.link().end().is_cancelled() {
             return;
         }
@@ -187,7 +188,8 @@ impl Worker {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits a moment until a helper may be started: beside none for a lease, so that inspection sees each write.
+    /// Waits briefly until a helper may be started. A lease has only one helper at a time, so that inspection
+    /// sees all writes.
     async fn has_room(&mut self) -> bool {
         let hung_max = match self.key.scope {
             FilesScope::Lease(_) => 0,
@@ -197,7 +199,7 @@ impl Worker {
         self.ending.len() <= hung_max || timeout(ENDING, self.gone()).await.is_ok()
     }
 
-    /// Begins the end of the helper.
+    /// Starts to end the helper.
     fn dismiss(&mut self) {
         match std::mem::replace(&mut self.slot, Slot::Empty) {
             Slot::Empty => {}
@@ -222,10 +224,10 @@ impl Worker {
         self.ending.push(tokio::spawn(helper.end(Arc::clone(&self.context))));
     }
 
-    /// Waits until no helper is left that was killed. Safe to cancel.
+    /// Waits until no killed helper is left. Cancel-safe.
     async fn gone(&mut self) {
         while let Some(last) = self.ending.last_mut() {
-            // A panic is in the log.
+            // A panic is already logged.
             drop(last.await);
             self.ending.pop();
         }

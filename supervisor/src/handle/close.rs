@@ -1,4 +1,4 @@
-//! CloseLease: the orderly end, terminals first. Idempotent.
+//! CloseLease: ends a lease with grace periods, terminals first. Idempotent.
 
 use crate::core::lease::harmless;
 use crate::link::Responder;
@@ -9,7 +9,7 @@ use acp_shared::protocol::{LeaseState, Reply};
 pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, reason: &str, to: Responder) {
     let ended = match owner.visible(who, lease_id) {
         Ok(entry) if entry.lease.state.is_ended() => Some(entry.lease.state),
-        // A person is told that nothing can be asked of it; a gateway learns of its end as of any other.
+        // An admin gets a refusal for a leftover lease; a gateway is notified of its end as of any other.
         Ok(entry) if who == Who::Admin && entry.commands.is_none() => {
             return to.answer(Err(entry.left_over()));
         }

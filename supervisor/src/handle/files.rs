@@ -1,4 +1,4 @@
-//! Files: passed to the queue of the session's helper, which answers.
+//! Files: forwarded to the queue of the session's helper, which answers.
 
 use crate::confine::Customer;
 use crate::core::ladder::Rung;
@@ -47,7 +47,7 @@ fn check(owner: &mut Owner, who: Who, request: &FilesRequest) -> Result<GatewayI
     Ok(gateway)
 }
 
-/// Refuses a request that is too large, or that no helper can serve.
+/// Refuses a request that is too large or not valid.
 fn is_sane(FilesRequest { scope, roots, op }: &FilesRequest) -> Result<(), Refusal> {
     let refuse = |code, why: String| Err(Refusal::new(code, why));
     if roots.len() > ROOTS_MAX || op.names().len() > NAMES_MAX {

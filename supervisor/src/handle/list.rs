@@ -1,5 +1,5 @@
-//! ListLeases: what the client may see, oldest first; with `detail`, what their trees take, from one look at all
-//! processes.
+//! ListLeases: leases visible to the client, oldest first. With `detail`, also their memory and process
+//! counts, from one snapshot of all processes.
 
 use crate::core::lease::ProcessRecord;
 use crate::core::tree::weigh;
@@ -29,7 +29,7 @@ pub(super) fn handle(owner: &Owner, who: Who, detail: bool, to: Responder) {
     });
 }
 
-/// The recorded processes of a living tree.
+/// Returns the recorded processes of a living tree.
 fn roots(entry: &Entry) -> Vec<ProcessRecord> {
     let bound = entry.lease.bound.filter(|_| !entry.lease.state.is_ended());
     bound.into_iter().flat_map(|bound| [bound.wrapper, bound.adapter]).collect()

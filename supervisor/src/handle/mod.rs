@@ -1,5 +1,5 @@
-//! One file for each verb of the protocol. A handler decides nothing about processes: it checks who asks, and
-//! passes the work to the task of the lease or to a task of its own.
+//! Request handlers, one file for each request of the protocol. A handler makes no decisions about processes:
+//! it checks permissions, and forwards the work to the task of the lease or to a task of its own.
 
 mod close;
 mod files;
@@ -19,7 +19,7 @@ use crate::owner::{Owner, Who};
 use acp_shared::conn::Peer;
 use acp_shared::protocol::{Refusal, RefusalCode, Request};
 
-/// Sends a request to its handler.
+/// Dispatches a request to its handler.
 pub(crate) fn dispatch(owner: &mut Owner, who: Who, peer: Peer, body: Request, to: Responder) {
     if let Some(why) = owner.context.store.read_only()
         && !only_looks(&body)
@@ -54,8 +54,8 @@ pub(crate) fn dispatch(owner: &mut Owner, who: Who, peer: Peer, body: Request, t
     }
 }
 
-/// Whether a request touches neither a process nor a record. The end of the supervisor itself is one of these: where
-/// nothing is written it has started nothing either.
+/// True for requests that change neither a process nor a record. Shutdown is one of them: a read-only
+/// supervisor has started nothing.
 const fn only_looks(body: &Request) -> bool {
     match body {
         Request::ListLeases { .. }
@@ -78,7 +78,7 @@ const fn only_looks(body: &Request) -> bool {
     }
 }
 
-/// Only the admin CLI may do this.
+/// Refuses gateways.
 fn admin_only(owner: &Owner, who: Who) -> Result<(), Refusal> {
     match who {
         Who::Admin => Ok(()),

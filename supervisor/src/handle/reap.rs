@@ -1,4 +1,5 @@
-//! Reap: what would be, or is, done about leases that no task of this supervisor holds. Admin only.
+//! Reap: ends the processes of leases without a task in this supervisor, or reports what would be done. Admin
+//! only.
 
 use crate::context::Context;
 use crate::core::lease::Lease;
@@ -18,7 +19,7 @@ pub(super) fn handle(owner: &Owner, who: Who, dry_run: bool, to: Responder) {
     if let Err(refusal) = super::admin_only(owner, who) {
         return to.answer(Err(refusal));
     }
-    // What a task of this supervisor holds is shown, and left to that task.
+    // A dry run also lists leases with a task; the reap leaves them to that task.
     let held = |e: &&Entry| dry_run && !e.lease.state.is_ended();
     let leases: Vec<Lease> =
         owner.leases.values().filter(|e| e.is_left() || held(e)).map(|e| e.lease.clone()).collect();
@@ -43,11 +44,11 @@ pub(crate) async fn act(
     let lost: HashSet<LeaseId> =
         leases.iter().filter(|l| l.state == LeaseState::Lost).map(|l| l.lease_id).collect();
     let reaped = reaper::reap(context, &mut leases).await?;
-    // Of what is lost and stays so nothing changed but what is known.
+    // For leases that were lost before and stay lost, only the evidence changed.
     let known: HashSet<LeaseId> = reaped.rests.iter().map(|(id, _)| *id).collect();
     for lease in leases {
         if outlasting(&lease, context.me) && lost.contains(&lease.lease_id) {
-            // The sweep leaves what this supervisor spawned to its tasks.
+            // The sweep does not handle leases of this supervisor, so a task is started for this one.
             let (context, lease) = (Arc::clone(context), lease.clone());
             tokio::spawn(async move { lease_task::until_gone(&context, lease).await });
         }

@@ -1,4 +1,4 @@
-//! Release: nothing more is wanted of an ended lease.
+//! Release: discards the kept output of an ended lease.
 
 use crate::link::Responder;
 use crate::owner::{Owner, Who};

@@ -1,11 +1,12 @@
-//! SessionLog: a piece of what the agents of a session wrote to standard error.
+//! SessionLog: returns a piece of the standard error of a session's agents.
 
 use crate::link::Responder;
 use crate::owner::{Owner, Who};
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::{LogFrom, RefusalCode, Reply};
 
-/// A gateway finds the logs of its own sessions alone: its id is part of their place.
+/// Reads a piece of a session log. The path contains the gateway's id, so a gateway can read only its own
+/// logs.
 pub(super) fn handle(
     owner: &Owner,
     who: Who,

@@ -1,4 +1,5 @@
-//! Shutdown (H17): for who runs this supervisor, on this state directory, while nobody else uses it.
+//! Shutdown (H17): allowed for the supervisor's user and root, with the right state directory, while no other
+//! gateway uses the supervisor.
 
 use crate::link::Responder;
 use crate::owner::{Owner, Who};
@@ -11,7 +12,7 @@ pub(super) fn handle(owner: &mut Owner, who: Who, uid: u32, state_dir: &str, to:
         return to.answer(Err(refusal));
     }
     to.answer(Ok(Reply::Done));
-    // Said again it is no hurry: only who runs the program may cut the graces short, by a second signal.
+    // A repeated request does not shorten the graces; only a second signal does.
     if !owner.stopping {
         owner.stop();
     }
@@ -30,7 +31,7 @@ fn check(owner: &Owner, who: Who, uid: u32, state_dir: &str) -> Result<(), Refus
     Ok(())
 }
 
-/// Whether the caller means this supervisor.
+/// Refuses a request that names another state directory.
 pub(super) fn check_state_dir(owner: &Owner, state_dir: &str) -> Result<(), Refusal> {
     let same = |a: &Path, b: &Path| std::fs::canonicalize(a).ok() == std::fs::canonicalize(b).ok();
     if same(Path::new(state_dir), &owner.context.state_dir) {

@@ -1,4 +1,4 @@
-//! Spawn: idempotent by lease id, one agent for each session, within the caps.
+//! Spawn: idempotent by lease id, one agent for each session, within the limits.
 
 use crate::core::backoff::Agent;
 use crate::core::ladder::Rung;
@@ -32,11 +32,11 @@ pub(super) fn handle(owner: &mut Owner, who: Who, peer: Peer, spec: Spawn, to: R
 }
 
 enum Reserved<'a> {
-    /// A new lease.
+    /// New lease.
     Run(Box<Lease>, Box<Spawn>),
-    /// A repetition of a spawn that is on its way.
+    /// Repeated request for a spawn in progress.
     Waits(&'a mut Entry),
-    /// A repetition of a spawn that is over.
+    /// Repeated request for a completed spawn.
     Known(&'a mut Entry),
 }
 
@@ -66,7 +66,7 @@ fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserve
         return match (&entry.relay, &entry.commands) {
             (None, _) if entry.lease.state.is_ended() => Ok(Reserved::Known(entry)),
             (None, Some(_)) => Ok(Reserved::Waits(entry)),
-            // No task works on it: an answer would never come.
+            // No task works on this lease, so an answer would never be sent.
             (None, None) => Err(entry.left_over()),
             (Some(_), _) => Ok(Reserved::Known(entry)),
         };
@@ -127,7 +127,8 @@ fn new_lease(
     }
 }
 
-/// The graces of a lease. The standard input of a terminal is /dev/null, so there is no end of file to wait for.
+/// Returns the grace periods of a lease. Standard input of a terminal is /dev/null, so there is no end of
+/// file to wait for.
 fn graces(spec: &Spawn) -> Graces {
     match spec.kind {
         LeaseKind::Agent => spec.graces,
@@ -135,7 +136,8 @@ fn graces(spec: &Spawn) -> Graces {
     }
 }
 
-/// Fail closed: a tree that could not be found again is not started.
+/// Returns the refusal for a machine without containment: a tree that could not be found again is not
+/// started.
 pub(super) fn unheld() -> Refusal {
     let why = "this machine gives no way to hold a process tree (rung R4): nothing is started; acp-supervisor doctor says what is missing";
     Refusal::new(RefusalCode::RungUnavailable, why)
@@ -173,10 +175,10 @@ fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// How many leases may live, whose, under which key of the configuration, and which leases count.
+/// Limit on living leases: maximum, scope as text, configuration key, and predicate for the counted leases.
 type Cap<'a> = (u64, &'a str, &'a str, &'a dyn Fn(&Lease) -> bool);
 
-/// The part of a limit that terminals may use: a quarter of it is kept for agents.
+/// Returns the part of a limit that terminals may use: a quarter of it is reserved for agents.
 const fn for_terminals(max: u64) -> u64 {
     max - max / 4
 }

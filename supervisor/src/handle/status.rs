@@ -1,4 +1,4 @@
-//! Status: how the supervisor is. A gateway sees the numbers of its own leases only.
+//! Status: state of the supervisor. A gateway sees the numbers of its own leases only.
 
 use crate::core::backoff::{Agent, Held};
 use crate::core::ladder;
@@ -9,7 +9,7 @@ use crate::relay::Relay;
 use acp_shared::protocol::{LeaseState, Reply, Status};
 use std::collections::BTreeMap;
 
-/// Agents that are not started just now.
+/// Describes agents whose start is delayed after crashes.
 fn held(owner: &Owner, who: Who) -> Vec<String> {
     let held = owner.backoff.held(owner.context.now_ms());
     let mine = held.filter(|(agent, _)| who == Who::Admin || who == Who::Gateway(agent.gateway));

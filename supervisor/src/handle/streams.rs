@@ -1,4 +1,4 @@
-//! Attach, Input, Ack and Tail: passed to the relay of the lease, which answers.
+//! Attach, Input, Ack and Tail: forwarded to the relay of the lease, which answers.
 
 use crate::link::Responder;
 use crate::owner::{Owner, Who};
@@ -19,7 +19,7 @@ fn pass(
     }
 }
 
-/// Who administers sees leases and ends them. To read, write or acknowledge the streams is to be the gateway.
+/// Refuses admins: they may list and close leases, but only the gateway may use the streams.
 fn gateway_only(owner: &Owner, who: Who) -> Result<(), Refusal> {
     match who {
         Who::Gateway(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Upgrade (H14): another program goes on in the place of this one. For the admin, on this state directory.
+//! Upgrade (H14): replaces the running program. Admin only, with the right state directory.
 
 use super::{admin_only, shutdown};
 use crate::link::Responder;

@@ -1,4 +1,4 @@
-//! Verify: each recorded fact beside what the system says now, and what follows.
+//! Verify: compares each recorded fact with its current value, and returns the verdict.
 
 use crate::context::Context;
 use crate::core::lease::{Lease, ProcessRecord};
@@ -81,7 +81,7 @@ fn fact(subject: &str, name: &str, recorded: Option<String>, live: Option<String
     }
 }
 
-/// Every fact about one process.
+/// Returns all facts about one process.
 fn all_facts(
     subject: &str,
     lease: &Lease,

@@ -1,4 +1,4 @@
-//! The running supervisor, if there is one.
+//! Checks of the running supervisor, if there is one.
 
 use super::Check;
 use crate::cli::{Address, CliError, client, leases, status, text};
@@ -9,17 +9,18 @@ use acp_shared::protocol::{LeaseInfo, LeaseState, Status};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 const NAME: &str = "supervisor";
-/// The default reap_every_ms, many times.
+/// Age of the last sweep from which a warning is shown, in milliseconds: many times the default
+/// reap_every_ms.
 const SWEEP_LATE_MS: u64 = 10 * 60 * 1_000;
 
-/// What a running supervisor says.
+/// State reported by a running supervisor.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) status: Status,
     leases: Vec<LeaseInfo>,
 }
 
-/// Whether one answers, and what it says.
+/// Connects to the supervisor. Returns the check and, if it answered, its state.
 pub(super) async fn service(address: &Address) -> (Check, Option<Seen>) {
     let socket = &address.socket;
     let shown = socket.display();
@@ -110,7 +111,7 @@ fn answered(status: &Status, mode: u32, uid: u32) -> Check {
     }
 }
 
-/// What the leases say.
+/// Checks lost leases, survivors, the last sweep, and warnings.
 pub(super) fn leases(seen: &Seen) -> Vec<Check> {
     let of = |state: LeaseState| seen.leases.iter().filter(move |l| l.state == state);
     let lost = of(LeaseState::Lost).count();
@@ -147,7 +148,7 @@ pub(super) fn leases(seen: &Seen) -> Vec<Check> {
     checks
 }
 
-/// When leases that are left over were last looked at.
+/// Checks the time of the last sweep over leftover leases.
 fn sweep(swept_at_ms: Option<u64>, now_ms: u64) -> Check {
     let name = "last sweep";
     match swept_at_ms.map(|at| now_ms.saturating_sub(at)) {

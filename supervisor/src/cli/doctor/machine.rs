@@ -1,24 +1,24 @@
-//! What the kernel allows: `/proc`, limits, systemd, and what no ladder gives.
+//! Checks of the machine: `/proc`, limits, systemd, and isolation that no containment level provides.
 
 use super::Check;
 use crate::config::Config;
 use rustix::process::{Resource, getrlimit};
 
-/// Descriptors that one lease takes, about.
+/// Approximate number of descriptors for each lease.
 const DESCRIPTORS_OF_A_LEASE: u64 = 8;
 
 fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// The `hidepid` of the last mount of `/proc`.
+/// Returns the `hidepid` option of the last mount of `/proc`.
 fn hidepid(mountinfo: &str) -> Option<String> {
     let proc = mountinfo.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"))?;
     let options = proc.split([' ', ',']);
     options.filter_map(|option| option.strip_prefix("hidepid=")).next_back().map(str::to_owned)
 }
 
-/// Settings of the kernel that decide what can be seen.
+/// Checks kernel settings that affect the visibility of processes.
 pub(super) fn kernel() -> Vec<Check> {
     let hidden = read("/proc/self/mountinfo").and_then(|text| hidepid(&text));
     let root = rustix::process::geteuid().is_root();
@@ -56,7 +56,7 @@ pub(super) fn kernel() -> Vec<Check> {
     vec![hidden, ptrace, pids]
 }
 
-/// Limits of this user, which a supervisor started from here would have.
+/// Checks the limits of this user, which a supervisor started from here would inherit.
 pub(super) fn limits(config: &Config) -> Vec<Check> {
     let say = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
     let files = getrlimit(Resource::Nofile).maximum;
@@ -83,7 +83,7 @@ pub(super) fn limits(config: &Config) -> Vec<Check> {
     vec![files, processes]
 }
 
-/// The unit that a process runs in, by its control group.
+/// Returns path and name of the systemd unit of a process, from its cgroup file.
 fn unit(cgroup: &str) -> Option<(&str, &str)> {
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
     let unit = path.split('/').rfind(|part| part.ends_with(".service"))?;
@@ -91,7 +91,7 @@ fn unit(cgroup: &str) -> Option<(&str, &str)> {
     Some((path.get(..end)?, unit))
 }
 
-/// Whether the supervisor is a unit of systemd that may make control groups.
+/// Checks if the supervisor is a systemd unit that may create cgroups.
 pub(super) fn systemd(pid: Option<i32>) -> Check {
     let name = "systemd";
     let of = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
@@ -125,7 +125,7 @@ pub(super) fn systemd(pid: Option<i32>) -> Check {
     }
 }
 
-/// What no ladder gives (H9).
+/// Describes the missing isolation between processes of one user (H9).
 pub(super) fn isolation() -> Check {
     Check::warn(
         "isolation",

@@ -1,5 +1,5 @@
-//! `doctor`: looks at the installation, with or without a running supervisor, and says of each thing what is found,
-//! what it means, and what to do.
+//! `doctor`: checks the installation, with or without a running supervisor. Reports for each check the
+//! finding, its meaning, and the next step.
 
 mod live;
 mod machine;
@@ -15,38 +15,38 @@ use serde::Serialize;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
-    /// The acp-wrapper binary [default: beside acp-supervisor]
+    /// Path of the acp-wrapper binary [default: in the directory of acp-supervisor]
     #[arg(long, value_name = "PATH")]
     wrapper: Option<std::path::PathBuf>,
-    /// The configuration file that `serve` is given
+    /// Configuration file of the supervisor to check
     #[arg(long, value_name = "FILE")]
     config: Option<std::path::PathBuf>,
-    /// Say of the good ones, too, what they mean
+    /// Explain passed checks too
     #[arg(long, short = 'v')]
     verbose: bool,
 }
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     Ok,
-    /// It works; less is caught, or somebody should know.
+    /// Works with reduced coverage, or needs attention.
     Warn,
-    /// It does not work.
+    /// Does not work.
     Fail,
 }
 
-/// One thing that was looked at.
+/// One check of the installation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Check {
     name: &'static str,
     verdict: Verdict,
-    /// What was found.
+    /// Finding.
     found: String,
-    /// What that means.
+    /// Meaning of the finding.
     means: String,
-    /// What to do about it; empty where nothing is to be done.
+    /// Next step; empty if none is needed.
     next: String,
 }
 
@@ -108,7 +108,7 @@ pub(super) async fn run(global: &Global, args: &DoctorArgs, out: &mut Output) ->
     if worst == Verdict::Fail { Err(CliError::Ended(FAILED)) } else { Ok(()) }
 }
 
-/// What people read: one line for each check, and what to do about those that are not well.
+/// Formats the checks for people: one line for each, with meaning and next step for those that did not pass.
 fn text(checks: &[Check], verbose: bool, look: Look) -> String {
     let columns = [Column::new(""), Column::new(""), Column::new("").least(20)];
     let mut rows: Vec<Vec<Cell>> = Vec::new();
@@ -146,7 +146,7 @@ fn text(checks: &[Check], verbose: bool, look: Look) -> String {
     )
 }
 
-/// Words in lines of at most `columns` columns, as far as words allow.
+/// Wraps text into lines of at most `columns` columns; longer words are not split.
 fn wrap(words: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split_whitespace() {

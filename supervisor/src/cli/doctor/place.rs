@@ -1,4 +1,4 @@
-//! Files: configuration, state directory, lock, database, disk, wrapper.
+//! Checks of files: configuration, state directory, lock, database, disk, wrapper.
 
 use super::Check;
 use crate::app::LOCK_FILE;
@@ -11,9 +11,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const MIB: u64 = 1024 * 1024;
-/// Less than this, and a spool of one agent may not fit.
+/// Free space below which a spool of one agent may not fit, in bytes.
 const DISK_WARN: u64 = 1024 * MIB;
-/// Less than this, and the lease store itself may not.
+/// Free space below which the lease store itself may not fit, in bytes.
 const DISK_FAIL: u64 = 64 * MIB;
 
 pub(super) fn configuration(file: Option<&Path>, config: &Result<Config, ConfigError>) -> Check {
@@ -29,13 +29,13 @@ pub(super) fn configuration(file: Option<&Path>, config: &Result<Config, ConfigE
     }
 }
 
-/// What is wrong, with the file where one was read.
+/// Formats the error with its cause, which may name the file.
 fn chain(error: &ConfigError) -> String {
     let cause = std::error::Error::source(error);
     cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// The state directory and what is in it.
+/// Checks the state directory and its files.
 pub(super) fn files(dir: &Path, running: bool) -> Vec<Check> {
     let (name, shown) = ("state directory", dir.display());
     let meta = match std::fs::metadata(dir) {
@@ -73,14 +73,15 @@ pub(super) fn files(dir: &Path, running: bool) -> Vec<Check> {
     vec![first, lock(dir, running), database(dir, running), disk(dir)]
 }
 
-/// Who holds the exclusive lock, as the kernel says. To try it would lock out a supervisor that starts just now.
+/// Returns the pid of the lock holder according to the kernel. Trying the lock could block a supervisor that
+/// is just starting.
 fn holder(dir: &Path) -> Option<String> {
     let meta = std::fs::metadata(dir.join(LOCK_FILE)).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     held_by(&locks, meta.ino())
 }
 
-/// The pid beside the flock of this inode in `/proc/locks`.
+/// Returns the pid of the flock on this inode in `/proc/locks`.
 fn held_by(locks: &str, inode: u64) -> Option<String> {
     let of = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().filter(|field| *field != "->").collect();
@@ -161,7 +162,7 @@ fn disk(dir: &Path) -> Check {
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let found = format!("{} and {} inodes free", text::size(free), stat.f_favail);
     let next = "make room: spools of unread output and the lease store live here";
-    // File systems that count no inodes say 0 of 0.
+    // File systems without an inode count report 0 of 0.
     let no_inodes = stat.f_files > 0 && stat.f_favail < 100;
     if stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
         let means = "mounted read-only: no lease can be recorded, so nothing is spawned";
@@ -176,7 +177,7 @@ fn disk(dir: &Path) -> Check {
     }
 }
 
-/// The wrapper, and the mount that it is started from.
+/// Checks the wrapper and the mount of its directory.
 pub(super) fn wrapper(wrapper: &Path, config: &Config, state_dir: &Path) -> Vec<Check> {
     let root = config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     vec![program(wrapper), mount(&root), hardlinks()]

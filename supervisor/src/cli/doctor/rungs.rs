@@ -1,5 +1,5 @@
-//! The ladder: which rung is, or would be, in use, what it holds and what not, and what is in the way of the others.
-//! The words and the choice are those of [`crate::core::ladder`].
+//! Checks of the containment levels: which one is or would be in use, its coverage, and why better ones are
+//! missing. The texts and the choice come from [`crate::core::ladder`].
 
 use super::Check;
 use crate::config::{Config, RungWish};
@@ -9,23 +9,24 @@ use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use acp_shared::protocol::Status;
 use std::path::Path;
 
-/// The ladder on this machine.
+/// Containment levels on this machine.
 #[derive(Debug)]
 pub(super) struct Ladder {
-    /// Best rung first.
+    /// Reports on the levels, best one first.
     pub(super) reports: Vec<RungReport>,
-    /// By name.
+    /// Kernel features, by name.
     abilities: Vec<(String, bool)>,
-    /// It is that of a supervisor that runs, and not of one that would be started from here.
+    /// True for the levels of a running supervisor; false for those of one that would be started from here.
     in_use: bool,
-    /// The rung that is configured cannot be had.
+    /// Reason why the configured level is not available.
     refused: Option<String>,
-    /// Limits that are configured and would have no effect; of its own a running supervisor warns itself.
+    /// Configured limits that would have no effect. Empty for a running supervisor, which reports such
+    /// warnings itself.
     unlimited: Vec<String>,
 }
 
 impl Ladder {
-    /// As a running supervisor says.
+    /// Creates the report from the status of a running supervisor.
     pub(super) fn told(status: &Status) -> Self {
         Self {
             reports: explain_told(&status.rung, &status.rungs_missing),
@@ -36,7 +37,8 @@ impl Ladder {
         }
     }
 
-    /// As one would have it that is started from here: tried in a directory of its own, beside any that runs.
+    /// Probes the levels for a supervisor that would be started from here. Uses a temporary directory, so
+    /// that a running supervisor is not affected.
     pub(super) fn tried(config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
         let dir = std::env::temp_dir().join(format!("acp-doctor-{}", acp_shared::ids::LeaseId::mint()));
         let tried = Self::tried_in(&dir, config, wrapper);
@@ -54,7 +56,7 @@ impl Ladder {
         let chosen = choose(&abilities, config.rung);
         let unlimited = |rung| ground::limits_without_effect(&sys, (rung, &subtree), &abilities, config);
         let mut named = abilities.named();
-        // A supervisor makes itself a subreaper; whether it could is not tried here.
+        // Becoming a subreaper is not probed here.
         named.retain(|(name, _)| name != "subreaper");
         Ok(Self {
             reports: explain(&abilities, config),
@@ -65,7 +67,7 @@ impl Ladder {
         })
     }
 
-    /// What there is to say.
+    /// Returns the checks of the containment levels.
     pub(super) fn checks(&self, config: &Config) -> Vec<Check> {
         let mut checks = vec![self.chosen()];
         checks.extend(self.configured(config));
@@ -107,7 +109,7 @@ impl Ladder {
         }
     }
 
-    /// A running supervisor may have been started with another configuration.
+    /// Warns if the running supervisor was started with another configured level.
     fn configured(&self, config: &Config) -> Option<Check> {
         let asked = match config.rung {
             RungWish::R1 => "R1",
@@ -125,7 +127,7 @@ impl Ladder {
 
     fn abilities(&self) -> Check {
         let missing = self.abilities.iter().filter(|(_, has)| !has);
-        // Whether there are groups at all is the business of R1.
+        // Missing cgroups are reported by the check of R1.
         let missing: Vec<&str> = missing.map(|(n, _)| n.as_str()).filter(|n| *n != "cgroup_kill").collect();
         if missing.is_empty() {
             return Check::ok("abilities", "all that were probed", "identity and signals rest on pidfds");
@@ -151,7 +153,7 @@ impl Ladder {
     }
 }
 
-/// The ladder could not be tried.
+/// Reports that the containment levels could not be probed.
 pub(super) fn not_tried(error: &LaunchDirError) -> Check {
     let next = "see what is said of the wrapper; the directory for temporary files must allow exec";
     Check::warn(

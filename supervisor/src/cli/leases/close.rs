@@ -1,4 +1,5 @@
-//! `leases close`: the orderly end, asked for by an admin. The gateway learns of it as of any other end.
+//! `leases close`: ends leases with grace periods, requested by an admin. The gateway is notified as for any
+//! other end.
 
 use super::{all, resolve};
 use crate::cli::error::FAILED;
@@ -10,24 +11,24 @@ use clap::Args;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// How often the end is looked for.
+/// Poll interval while waiting for the end.
 const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CloseArgs {
-    /// The leases, or the beginnings or ends of their ids
+    /// Lease ids, or the beginnings or ends of ids
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
-    /// Why, for the record and for the gateway
+    /// Reason, for the record and for the gateway
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short = 'y')]
     yes: bool,
-    /// Wait until the trees are verified gone
+    /// Wait until the process trees are verified to be gone
     #[arg(long)]
     wait: bool,
-    /// How long to wait
+    /// Maximum waiting time
     #[arg(long, value_name = "TIME", value_parser = text::parse_duration, default_value = "2m", requires = "wait")]
     timeout: u64,
 }
@@ -59,7 +60,7 @@ pub(super) async fn run(client: &mut Client, args: &CloseArgs, out: &mut Output)
     report(&closed, out)
 }
 
-/// Whether a person at the terminal agrees. Nobody there is no agreement.
+/// Asks the user at the terminal to confirm. Fails if there is no terminal.
 fn agreed(leases: &[&LeaseInfo], out: &mut Output) -> Result<bool, CliError> {
     if !std::io::stdin().is_terminal() || out.is_json() {
         return Err(CliError::usage("nobody can be asked here whether this is meant: add --yes"));

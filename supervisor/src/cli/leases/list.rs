@@ -1,4 +1,4 @@
-//! `leases list`.
+//! Command `leases list`.
 
 use super::select::{Filter, SortKey, sort};
 use super::{all, rows, shorts};
@@ -9,14 +9,14 @@ use acp_shared::conn::Client;
 use acp_shared::protocol::LeaseInfo;
 use clap::{Args, ValueEnum};
 
-/// What `--output` takes.
+/// Values of `--output`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// What fits into the terminal
+    /// Columns that fit into the terminal
     Table,
-    /// Every column, nothing cut
+    /// All columns, untruncated
     Wide,
-    /// As --json
+    /// Same as --json
     Json,
 }
 
@@ -24,19 +24,19 @@ enum Format {
 pub(in crate::cli) struct ListArgs {
     #[command(flatten)]
     filter: Filter,
-    /// In which order
+    /// Sort order
     #[arg(long, value_enum, value_name = "KEY", default_value_t = SortKey::Age)]
     sort: SortKey,
-    /// The other way round
+    /// Reverse the sort order
     #[arg(long, short = 'r')]
     reverse: bool,
-    /// How it is written
+    /// Output format
     #[arg(long, short = 'o', value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     output: Format,
-    /// Every column, nothing cut (as -o wide)
+    /// All columns, untruncated (same as -o wide)
     #[arg(long)]
     wide: bool,
-    /// Without the line of column names
+    /// Omit the line of column names
     #[arg(long)]
     no_headers: bool,
 }
@@ -52,14 +52,14 @@ pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) 
         return Ok(out.data("leases", &shown.iter().map(json::lease).collect::<Vec<_>>())?);
     }
     if shown.is_empty() {
-        // Nothing for a script to take for a lease.
+        // Without headers, print nothing: a script could read the message as a lease.
         return if args.no_headers { Ok(()) } else { Ok(out.line(&none_of(total))?) };
     }
     let look = Look { headers: !args.no_headers, ..out.look() };
     Ok(out.line(&table(&shown, args.wide || args.output == Format::Wide, shorts, now_ms, look))?)
 }
 
-/// What is said instead of an empty table.
+/// Returns the message for an empty list.
 fn none_of(total: usize) -> String {
     match total {
         0 => "no leases".to_owned(),

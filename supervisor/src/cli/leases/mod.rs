@@ -1,4 +1,4 @@
-//! `leases list | show | verify | reap | close | watch`.
+//! Commands `leases list | show | verify | reap | close | watch`.
 
 mod close;
 mod list;
@@ -21,15 +21,15 @@ pub(super) enum LeasesVerb {
     List(list::ListArgs),
     /// Show everything about one lease
     Show {
-        /// The lease, or the beginning or end of its id
+        /// Lease id, or the beginning or end of one
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Show each piece of evidence beside what the lease says; fails when they do not agree
+    /// Compare the recorded evidence of leases with their processes; fails on a mismatch
     Verify(verify::VerifyArgs),
     /// End verified orphans of earlier supervisors
     Reap(reap::ReapArgs),
-    /// End leases in the orderly way: end of file, SIGTERM, SIGKILL, each with its grace
+    /// End leases with grace periods: end of file, SIGTERM, SIGKILL
     Close(close::CloseArgs),
     /// Watch leases: a live view in a terminal, else one line for each change
     Watch(super::watch::WatchArgs),
@@ -42,12 +42,12 @@ pub(super) async fn run(client: &mut Client, verb: LeasesVerb, out: &mut Output)
         LeasesVerb::Verify(args) => verify::run(client, &args, out).await,
         LeasesVerb::Reap(args) => reap::run(client, &args, out).await,
         LeasesVerb::Close(args) => close::run(client, &args, out).await,
-        // It makes connections of its own.
+        // Handled before: it opens its own connections.
         LeasesVerb::Watch(_) => Ok(()),
     }
 }
 
-/// Every lease, oldest first; with what the supervisor must look at processes for.
+/// Requests all leases, oldest first. `detail` adds memory and process counts.
 pub(super) async fn all(client: &mut Client, detail: bool) -> Result<Vec<LeaseInfo>, CliError> {
     match client.call(Request::ListLeases { detail }).await? {
         Reply::Leases(leases) => Ok(leases),
@@ -55,7 +55,7 @@ pub(super) async fn all(client: &mut Client, detail: bool) -> Result<Vec<LeaseIn
     }
 }
 
-/// The one lease whose id is this, or begins or ends like this.
+/// Returns the lease with this id, or the only lease whose id begins or ends with it.
 pub(super) fn resolve(leases: &[LeaseInfo], id: &str) -> Result<LeaseId, CliError> {
     if let Ok(whole) = LeaseId::parse(id) {
         let known = leases.iter().any(|lease| lease.lease_id == whole);
@@ -82,7 +82,7 @@ pub(super) fn resolve(leases: &[LeaseInfo], id: &str) -> Result<LeaseId, CliErro
     }
 }
 
-/// How ids of leases and of gateways are shortened.
+/// Returns the short forms of lease ids and of gateway ids.
 pub(super) fn shorts(leases: &[LeaseInfo]) -> (Short, Short) {
     (
         Short::of(leases.iter().map(|l| l.lease_id.to_string())),
@@ -132,7 +132,7 @@ pub(super) mod fixture {
         }
     }
 
-    /// An agent that is open, a terminal that is closing, and a lost agent.
+    /// An open agent, a closing terminal and a lost agent.
     pub(in crate::cli) fn three() -> Vec<LeaseInfo> {
         let open =
             lease("0190b5f0-0000-7000-8000-000000000001", 1, "agent:claude:acp:0190b5f000007000", 3_700);

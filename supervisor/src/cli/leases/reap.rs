@@ -1,4 +1,4 @@
-//! `leases reap`.
+//! Command `leases reap`.
 
 use super::{CliError, all, shorts};
 use crate::cli::table::{Cell, Column, Look, Tone, render};
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("how").required(true))]
 pub(in crate::cli) struct ReapArgs {
-    /// Only show what would be done, and why not
+    /// Only show what would be done, and the reasons
     #[arg(long, group = "how")]
     dry_run: bool,
-    /// Do it
+    /// End the processes
     #[arg(long, group = "how")]
     yes: bool,
 }
@@ -31,7 +31,7 @@ pub(super) async fn run(client: &mut Client, args: &ReapArgs, out: &mut Output) 
     Ok(out.line(&text(&lines, args.dry_run, short, out.look()))?)
 }
 
-/// What an action is, in words: done, or only shown.
+/// Returns the text of an action, as done or as planned.
 fn words(action: &str, dry_run: bool) -> (&'static str, Tone) {
     match (action, dry_run) {
         ("signal", true) => ("would end", Tone::Warn),

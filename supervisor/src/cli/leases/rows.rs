@@ -4,7 +4,7 @@ use crate::cli::table::{Cell, Column, Tone};
 use crate::cli::text::{self, Short, or_dash};
 use acp_shared::protocol::{LeaseInfo, LeaseKind, LeaseState};
 
-/// The columns of the list. What matters least goes first where the terminal is narrow.
+/// Columns of the list. The least important columns are dropped first if the terminal is narrow.
 pub(in crate::cli) const NARROW: [Column; 12] = [
     Column::new("LEASE"),
     Column::new("STATE"),
@@ -20,7 +20,7 @@ pub(in crate::cli) const NARROW: [Column; 12] = [
     Column::new("REASON").least(8).drop(5),
 ];
 
-/// The columns of the wide list: nothing is cut, ids are whole.
+/// Columns of the wide list: nothing is cut, ids are complete.
 pub(in crate::cli) const WIDE: [Column; 16] = [
     Column::new("LEASE"),
     Column::new("STATE"),
@@ -40,7 +40,7 @@ pub(in crate::cli) const WIDE: [Column; 16] = [
     Column::new("REASON"),
 ];
 
-/// How a state looks.
+/// Returns the tone of a state.
 pub(in crate::cli) const fn tone(state: LeaseState) -> Tone {
     match state {
         LeaseState::Open => Tone::Good,
@@ -50,7 +50,7 @@ pub(in crate::cli) const fn tone(state: LeaseState) -> Tone {
     }
 }
 
-/// What a lease is for.
+/// Returns the short name of the lease's kind.
 pub(in crate::cli) const fn kind(lease: &LeaseInfo) -> &'static str {
     match lease.kind {
         LeaseKind::Agent => "agent",
@@ -58,17 +58,17 @@ pub(in crate::cli) const fn kind(lease: &LeaseInfo) -> &'static str {
     }
 }
 
-/// How long it has lived so far.
+/// Returns the uptime of a living lease.
 pub(in crate::cli) fn uptime(lease: &LeaseInfo, now_ms: u64) -> Option<String> {
     (!lease.state.is_ended()).then(|| text::duration(now_ms.saturating_sub(lease.started_at_ms)))
 }
 
-/// A process number while it is the lease's: once that has ended it may be somebody else's.
+/// Returns a pid only while the lease is living: afterwards it may be reused by another process.
 fn now(lease: &LeaseInfo, pid: Option<i32>) -> Option<i32> {
     pid.filter(|_| !lease.state.is_ended())
 }
 
-/// One row of [`NARROW`].
+/// Returns a lease as a row of [`NARROW`].
 pub(in crate::cli) fn narrow(lease: &LeaseInfo, shorts: (Short, Short), now_ms: u64) -> Vec<Cell> {
     let pids = match (now(lease, lease.wrapper_pid), now(lease, lease.adapter_pid)) {
         (None, None) => "-".to_owned(),
@@ -90,7 +90,7 @@ pub(in crate::cli) fn narrow(lease: &LeaseInfo, shorts: (Short, Short), now_ms: 
     ]
 }
 
-/// One row of [`WIDE`].
+/// Returns a lease as a row of [`WIDE`].
 pub(in crate::cli) fn wide(lease: &LeaseInfo, now_ms: u64) -> Vec<Cell> {
     vec![
         lease.lease_id.to_string().into(),

@@ -1,11 +1,11 @@
-//! Which leases are shown, and in which order. Nothing here looks at anything.
+//! Selection and order of the listed leases. Pure functions.
 
 use crate::cli::text;
 use acp_shared::protocol::{LeaseInfo, LeaseKind, LeaseState};
 use clap::{Args, ValueEnum};
 use std::cmp::Reverse;
 
-/// What `--state` takes.
+/// Values of `--state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum StateArg {
     Reserved,
@@ -35,14 +35,14 @@ impl StateArg {
     }
 }
 
-/// What `--kind` takes.
+/// Values of `--kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum KindArg {
     Agent,
     Terminal,
 }
 
-/// What `--sort` takes.
+/// Values of `--sort`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum SortKey {
     /// Oldest first
@@ -52,51 +52,51 @@ pub(in crate::cli) enum SortKey {
     Kind,
     Session,
     Gateway,
-    /// Largest first, as the following
+    /// Largest first, like the following keys
     Memory,
     Tree,
     Buffered,
 }
 
 impl SortKey {
-    /// The next one, round and round.
+    /// Returns the next key, cyclically.
     pub(in crate::cli) fn next(self) -> Self {
         let all = Self::value_variants();
         let at = all.iter().position(|key| *key == self).map_or(0, |at| at + 1);
         all.get(at).or(all.first()).copied().unwrap_or(Self::Age)
     }
 
-    /// Its name.
+    /// Returns the name of the key on the command line.
     pub(in crate::cli) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// Which leases.
+/// Filter for leases.
 #[derive(Debug, Clone, Default, Args)]
 pub(in crate::cli) struct Filter {
-    /// Only those of this gateway: its instance id, or the beginning of it
+    /// Only leases of this gateway: its instance id, or the beginning of it
     #[arg(long, value_name = "ID")]
     pub(in crate::cli) gateway: Option<String>,
-    /// Only those of this session: its key, or a pattern with `*` and `?`
+    /// Only leases of this session: its key, or a pattern with `*` and `?`
     #[arg(long, value_name = "KEY")]
     pub(in crate::cli) session: Option<String>,
-    /// Only those in this state; may be repeated
+    /// Only leases in this state; may be repeated
     #[arg(long, value_enum, value_name = "STATE")]
     pub(in crate::cli) state: Vec<StateArg>,
     /// Only agents, or only terminals
     #[arg(long, value_enum, value_name = "KIND")]
     pub(in crate::cli) kind: Option<KindArg>,
-    /// Only those that were started longer ago than this (90s, 15m, 1h30m, 7d)
+    /// Only leases started longer ago than this (90s, 15m, 1h30m, 7d)
     #[arg(long, value_name = "TIME", value_parser = text::parse_duration)]
     pub(in crate::cli) older_than: Option<u64>,
-    /// Only those that were started more recently than this
+    /// Only leases started more recently than this
     #[arg(long, value_name = "TIME", value_parser = text::parse_duration)]
     pub(in crate::cli) newer_than: Option<u64>,
 }
 
 impl Filter {
-    /// Whether a lease is shown.
+    /// True if the lease passes the filter.
     pub(in crate::cli) fn fits(&self, lease: &LeaseInfo, now_ms: u64) -> bool {
         let age = now_ms.saturating_sub(lease.started_at_ms);
         let gateway =
@@ -114,7 +114,7 @@ impl Filter {
     }
 }
 
-/// Puts leases in order. Equal ones stay oldest first.
+/// Sorts leases. Equal ones stay oldest first.
 pub(in crate::cli) fn sort(leases: &mut [LeaseInfo], key: SortKey, reverse: bool) {
     leases.sort_by_key(|l| (l.started_at_ms, l.lease_id));
     match key {

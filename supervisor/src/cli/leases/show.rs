@@ -1,4 +1,4 @@
-//! `leases show`: everything about one lease.
+//! `leases show`: all details of one lease.
 
 use super::{all, resolve, rows};
 use crate::cli::table::{Cell, Look, Tone, section};
@@ -20,10 +20,11 @@ pub(super) async fn run(client: &mut Client, id: &str, out: &mut Output) -> Resu
     Ok(out.line(&text(lease, crate::context::wall_ms(), look))?)
 }
 
-/// Pairs of name and value, without those that say nothing.
+/// Pairs of name and value.
 type Rows = Vec<(&'static str, Cell)>;
 
-/// A number of a process, group or session: once the lease has ended it may be somebody else's.
+/// Formats a process, group or session id. After the lease has ended, the number may be reused by another
+/// process.
 fn number(lease: &LeaseInfo, pid: Option<i32>) -> Cell {
     match pid {
         Some(pid) if lease.state.is_ended() => Cell::new(format!("was {pid}")),
@@ -31,7 +32,7 @@ fn number(lease: &LeaseInfo, pid: Option<i32>) -> Cell {
     }
 }
 
-/// A lease in sections.
+/// Returns the details of a lease, in sections. Empty values are left out.
 pub(in crate::cli) fn sections(lease: &LeaseInfo, now_ms: u64) -> Vec<(&'static str, Rows)> {
     let mut head = vec![
         ("lease", Cell::new(lease.lease_id.to_string())),

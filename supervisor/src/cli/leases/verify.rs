@@ -1,4 +1,4 @@
-//! `leases verify`: evidence beside record. The exit code tells the verdict.
+//! `leases verify`: compares recorded with current evidence. The exit code depends on the verdict.
 
 use super::{all, resolve, shorts};
 use crate::cli::error::FAILED;
@@ -10,16 +10,16 @@ use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{EvidenceReport, LeaseState, RefusalCode, Reply, Request};
 use clap::Args;
 
-/// The widest that evidence is written.
+/// Maximum width of the evidence table, in columns.
 const WIDTH_MAX: usize = 100;
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub(in crate::cli) struct VerifyArgs {
-    /// The lease, or the beginning or end of its id
+    /// Lease id, or the beginning or end of one
     #[arg(value_name = "ID", group = "which")]
     id: Option<String>,
-    /// Every lease that lives or is lost, one line each
+    /// All living or lost leases, one line each
     #[arg(long, group = "which")]
     all: bool,
 }
@@ -42,7 +42,7 @@ pub(super) async fn run(client: &mut Client, args: &VerifyArgs, out: &mut Output
             for lease in leases.iter().filter(|l| !l.state.is_ended() || l.state == LeaseState::Lost) {
                 match verify(client, lease.lease_id).await {
                     Ok(report) => reports.push(report),
-                    // Forgotten since it was listed.
+                    // Removed by retention since the list was read.
                     Err(CliError::Call(ConnError::Refused(r))) if r.code == RefusalCode::LeaseUnknown => {}
                     Err(error) => return Err(error),
                 }
@@ -65,7 +65,7 @@ async fn verify(client: &mut Client, lease_id: LeaseId) -> Result<EvidenceReport
     Ok(report)
 }
 
-/// Whether what runs is what the record says: a living lease has its tree, an ended one has none.
+/// True if the processes match the record: a living lease owns its tree, an ended one has none.
 fn is_good(report: &EvidenceReport) -> bool {
     if report.lease.state.is_ended() {
         report.tree.is_empty() && matches!(report.verdict.as_str(), "gone" | "not_ours")
@@ -120,7 +120,7 @@ fn one(report: &EvidenceReport, look: Look) -> String {
         parts.push(render(&columns, &rows, look));
         parts.push(String::new());
     }
-    // What differs is seen whole, however long it is.
+    // Differing values are printed in full, whatever their length.
     for fact in report.facts.iter().filter(|fact| fact.agrees == Some(false)) {
         let (of, name) = (text::plain(&fact.subject), text::plain(&fact.name));
         parts.push(format!(

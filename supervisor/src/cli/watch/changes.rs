@@ -1,4 +1,4 @@
-//! One line for each change, as text or as JSON.
+//! Change output of `watch`: one line for each change, as text or JSON.
 
 use super::{Feed, Signals, WatchArgs};
 use crate::cli::leases::rows;
@@ -8,18 +8,18 @@ use acp_shared::protocol::{LeaseInfo, LeaseState};
 use std::collections::BTreeMap;
 use tokio::time::MissedTickBehavior;
 
-/// What happened between two looks.
+/// Change between two polls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Change {
-    /// A lease that was not there.
+    /// A new lease.
     New(LeaseInfo),
-    /// Another state, other pids, or another reason.
+    /// A lease with another state, other pids, or another reason; with its previous state.
     Changed(LeaseState, LeaseInfo),
-    /// Its retention is over.
+    /// A lease that retention removed.
     Forgotten(LeaseId),
-    /// The supervisor went away.
+    /// The connection to the supervisor was lost.
     Disconnected(String),
-    /// It is back.
+    /// The connection is restored.
     Connected,
 }
 
@@ -29,7 +29,7 @@ fn is_other(a: &LeaseInfo, b: &LeaseInfo) -> bool {
         || (a.wrapper_pid, a.adapter_pid, a.exit) != (b.wrapper_pid, b.adapter_pid, b.exit)
 }
 
-/// What is different, oldest lease first, and then what is gone.
+/// Returns the differences: new and changed leases, oldest first, then removed ones.
 fn changes(before: &BTreeMap<LeaseId, LeaseInfo>, now: &[LeaseInfo]) -> Vec<Change> {
     let seen = now.iter().filter_map(|lease| match before.get(&lease.lease_id) {
         None => Some(Change::New(lease.clone())),
@@ -64,7 +64,7 @@ pub(super) async fn run(
             Ok(leases) => {
                 let shown: Vec<LeaseInfo> = leases
                     .into_iter()
-                    // What was shown once is followed to its end.
+                    // A lease shown once is shown until its end, even if the filter no longer matches.
                     .filter(|l| known.contains_key(&l.lease_id) || args.filter.fits(l, now_ms))
                     .collect();
                 let back = (!connected).then_some(Change::Connected);

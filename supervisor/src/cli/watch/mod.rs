@@ -1,5 +1,5 @@
-//! `leases watch`: a live view in a terminal, else one line for each change. The supervisor is asked again and again;
-//! one that goes away is waited for.
+//! `leases watch`: a live view in a terminal, else one line for each change. Polls the supervisor, and
+//! reconnects if the connection is lost.
 
 mod changes;
 mod screen;
@@ -18,16 +18,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) struct WatchArgs {
     #[command(flatten)]
     filter: Filter,
-    /// In which order the view begins
+    /// Initial sort order of the view
     #[arg(long, value_enum, value_name = "KEY", default_value_t = SortKey::Age)]
     sort: SortKey,
-    /// How often the supervisor is asked
+    /// Poll interval
     #[arg(long, value_name = "TIME", value_parser = text::parse_duration, default_value = "1s")]
     interval: u64,
 }
 
 impl WatchArgs {
-    /// Not so often that the supervisor has nothing else to do.
+    /// Returns the poll interval, with a minimum that limits the load on the supervisor.
     fn interval(&self) -> Duration {
         Duration::from_millis(self.interval.max(100))
     }
@@ -44,14 +44,14 @@ pub(super) async fn run(address: Address, args: &WatchArgs, out: &mut Output) ->
     }
 }
 
-/// Where the leases come from.
+/// Source of leases: polls the supervisor.
 struct Feed {
     address: Address,
     client: Option<Client>,
 }
 
 impl Feed {
-    /// Every lease as it is now. After a failure the next call connects anew.
+    /// Requests all leases. After a failure the next call reconnects.
     async fn next(&mut self, detail: bool) -> Result<Vec<LeaseInfo>, CliError> {
         let mut client = match self.client.take() {
             Some(client) => client,
@@ -63,7 +63,7 @@ impl Feed {
     }
 }
 
-/// The signals that end a watch in order.
+/// Signals that end a watch.
 struct Signals {
     int: Signal,
     term: Signal,
@@ -80,7 +80,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one, and returns the exit code that says which it was.
+    /// Waits for a signal and returns the exit code for it.
     async fn exit(&mut self) -> u8 {
         tokio::select! {
             _ = self.int.recv() => 130,

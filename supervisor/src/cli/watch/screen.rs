@@ -1,4 +1,4 @@
-//! The terminal of the live view: taken when it begins, and given back however it ends.
+//! Terminal of the live view: configured at the start, and restored at every exit.
 
 use super::view::{Next, View};
 use super::{Feed, Signals, WatchArgs};
@@ -15,10 +15,10 @@ use std::io::{self, Stdout};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-/// Keys that wait to be taken; who types faster waits.
+/// Capacity of the key event queue; the reader waits while it is full.
 const KEYS_QUEUED_MAX: usize = 64;
 
-/// The terminal while the view has it. Dropping it gives it back.
+/// Terminal in the mode of the live view. Dropping it restores the terminal.
 struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
@@ -45,12 +45,12 @@ impl Drop for Screen {
 }
 
 fn restore() {
-    // A terminal that is gone needs nothing any more.
+    // Errors are ignored: a terminal that is gone needs no restoration.
     drop(disable_raw_mode());
     drop(execute!(io::stdout(), LeaveAlternateScreen, Show));
 }
 
-/// A panic gives the terminal back before it is printed, so that it can be read.
+/// Installs a panic hook that restores the terminal before the message is printed.
 fn restore_on_panic() {
     let next = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -59,7 +59,7 @@ fn restore_on_panic() {
     }));
 }
 
-/// What the terminal says, from a thread of its own: reading it cannot be interrupted.
+/// Reads terminal events in a thread of its own, because the read cannot be interrupted.
 fn keys() -> mpsc::Receiver<io::Result<Event>> {
     let (sender, keys) = mpsc::channel(KEYS_QUEUED_MAX);
     std::thread::spawn(move || {
@@ -102,7 +102,7 @@ pub(super) async fn run(
                     Next::Leave => return Ok(()),
                     Next::Interrupted => return Err(CliError::Ended(130)),
                 },
-                // Another size is seen when it is drawn.
+                // A resize is handled by the next draw.
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(CliError::Output(error)),
                 None => return Ok(()),

@@ -1,4 +1,4 @@
-//! The live view: what is shown, and what a key does to it. It draws into a buffer and touches no terminal.
+//! Live view: its content and key handling. Draws into a buffer, without access to a terminal.
 
 use super::WatchArgs;
 use crate::cli::leases::select::{Filter, SortKey, sort};
@@ -14,7 +14,7 @@ use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 const KEYS: &str = "↑↓ select  ⏎ details  / filter  s sort  r reverse  a ended too  q quit";
 
-/// Whether the view goes on.
+/// Result of a key press.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Stay,
@@ -22,22 +22,22 @@ pub(super) enum Next {
     Interrupted,
 }
 
-/// Everything that is shown.
+/// State of the live view.
 #[derive(Debug)]
 pub(super) struct View {
     filter: Filter,
     sort: SortKey,
     reverse: bool,
-    /// Whether ended leases are shown.
+    /// True if ended leases are shown.
     ended: bool,
-    /// What sessions, ids and states must contain, and whether it is being typed.
+    /// Search text for sessions, ids and states, and whether it is being edited.
     needle: String,
     typing: bool,
     details: bool,
     selected: Option<LeaseId>,
-    /// The first row that is shown.
+    /// Index of the first visible row.
     top: usize,
-    /// How many rows the last picture had room for.
+    /// Number of rows that fitted on the last draw.
     page: usize,
     leases: Vec<LeaseInfo>,
     failure: Option<String>,
@@ -51,7 +51,7 @@ impl View {
             filter: args.filter.clone(),
             sort: args.sort,
             reverse: false,
-            // Who asks for states, gets them.
+            // A filter by state includes ended leases.
             ended: !args.filter.state.is_empty(),
             needle: String::new(),
             typing: false,
@@ -66,7 +66,7 @@ impl View {
         }
     }
 
-    /// What the supervisor said, or why it said nothing.
+    /// Takes the result of a poll: the leases, or the error text.
     pub(super) fn take(&mut self, looked: Result<Vec<LeaseInfo>, String>, now_ms: u64) {
         self.now_ms = now_ms;
         match looked {
@@ -75,7 +75,7 @@ impl View {
         }
     }
 
-    /// The leases that are shown, in order.
+    /// Returns the leases that pass all filters, sorted.
     fn shown(&self) -> Vec<LeaseInfo> {
         let contains = |text: &str| text.to_lowercase().contains(&self.needle.to_lowercase());
         let fits = |l: &&LeaseInfo| {
@@ -91,7 +91,7 @@ impl View {
         shown
     }
 
-    /// A key was pressed.
+    /// Handles a key press.
     pub(super) fn key(&mut self, key: KeyEvent) -> Next {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Next::Interrupted;
@@ -102,7 +102,7 @@ impl View {
         }
         match key.code {
             KeyCode::Char('q') => return Next::Leave,
-            // One step back, and out of the first one.
+            // Esc goes one step back; from the first step it leaves the view.
             KeyCode::Esc if self.details => self.details = false,
             KeyCode::Esc if !self.needle.is_empty() => self.needle.clear(),
             KeyCode::Esc => return Next::Leave,
@@ -144,7 +144,7 @@ impl View {
         self.selected = shown.get(to).map(|l| l.lease_id);
     }
 
-    /// Draws everything.
+    /// Draws the view.
     pub(super) fn draw(&mut self, buffer: &mut Buffer) {
         let area = buffer.area;
         let shown = self.shown();
@@ -153,7 +153,7 @@ impl View {
         }
         let details = self.detail_lines(&shown);
         let height = usize::from(area.height);
-        // Head, footer and the line of column names stay; details take at most half of the rest.
+        // Header, footer and column names are always shown; details take at most half of the other lines.
         let room = height.saturating_sub(3);
         let below = if details.is_empty() { 0 } else { (details.len() + 1).min(room / 2) };
         self.page = (room - below).max(1);
@@ -239,7 +239,7 @@ impl View {
         }
     }
 
-    /// Writes texts one after the other into a line, as far as there is room.
+    /// Writes texts one after the other into a line, up to its width.
     fn put(&self, buffer: &mut Buffer, line: usize, parts: &[(String, Style)]) {
         let Rect { width, height, .. } = buffer.area;
         let Some(y) = u16::try_from(line).ok().filter(|y| *y < height) else { return };
