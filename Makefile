@@ -95,7 +95,7 @@ picture: ## Run the demo agent in a thread of the fake Discord, and draw that th
 	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::the_demo_agent_lives_in_a_thread
 	$(TARGET_DIR)/debug/thread-picture draw tests/pictures/thread.json > packaging/doc/discord-thread.svg
 
-nightly: fuzz test-foreign-nightly ## Fuzz, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
+nightly: fuzz fuzz-planted reproducible test-foreign-nightly ## Fuzz, build twice and compare, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_DISCORD_TURNS=500 $(CARGO) test --locked -p acp-tests --test discord -- --nocapture chaos::heavy_every

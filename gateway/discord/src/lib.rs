@@ -12,3 +12,7 @@
 pub mod core;
 pub mod rest;
 pub mod session;
+
+/// Name of this program in the format that Discord requires (API reference, "User Agent").
+pub(crate) const USER_AGENT: &str =
+    concat!("DiscordBot (https://github.com/acp-host/acp-host, ", env!("CARGO_PKG_VERSION"), ")");

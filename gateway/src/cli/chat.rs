@@ -163,13 +163,17 @@ impl Chat<'_> {
     async fn talk(&mut self, input: &mut Input) -> Outcome {
         let mut interrupts =
             signal(SignalKind::interrupt()).map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
-        let mut is_over = false;
+        let (mut is_over, mut unusable) = (false, None::<Failure>);
         loop {
             while let Some(ready) = self.session.as_mut().and_then(|session| session.events.ready()) {
                 self.show(ready?)?;
             }
             if is_over && self.open_runs.is_empty() {
-                return if self.worst == 0 { Ok(()) } else { Err(Stop::Code(self.worst)) };
+                return match unusable {
+                    Some(failure) => Err(failure.into()),
+                    None if self.worst == 0 => Ok(()),
+                    None => Err(Stop::Code(self.worst)),
+                };
             }
             if !is_over && (self.is_terminal || self.open_runs.is_empty() || !self.questions.is_empty()) {
                 input.want();
@@ -177,8 +181,12 @@ impl Chat<'_> {
             match wait(self.session.as_mut(), input, &mut interrupts).await? {
                 Woken::Event(line) => self.show(line)?,
                 Woken::Typed(Typed::Line(line)) => self.typed(&line).await?,
-                Woken::Typed(Typed::End) => {
+                Woken::Typed(typed @ (Typed::End | Typed::Unusable(_))) => {
                     is_over = true;
+                    if let Typed::Unusable(reason) = typed {
+                        unusable =
+                            Some(usage(format!("{reason}: that line and those after it were not sent")));
+                    }
                     if self.is_terminal || !self.questions.is_empty() {
                         self.cancel_turn().await?;
                     }

@@ -232,7 +232,8 @@ fn pending() -> Route {
 
 fn ambiguous(session_key: &SessionKey, reason: &'static str) -> Route {
     let text = format!(
-        "It is not clear in which conversation {session_key} should answer: it is bound elsewhere, or to several.          Nothing was sent. Ask in a conversation that is bound to it; `acp-gateway sessions show` lists them."
+        "It is not clear in which conversation {session_key} should answer: it is bound elsewhere, or to several. \
+         Nothing was sent. Ask in a conversation that is bound to it; `acp-gateway sessions show` lists them."
     );
     Route::Refused { failure: Failure::new(Code::NotBound, text).detail("AMBIGUOUS_DESTINATION"), reason }
 }
@@ -244,7 +245,9 @@ fn unserved(at: &ConversationRef) -> Route {
 /// Returns the error for an account without an adapter.
 pub(crate) fn no_adapter(channel: &str, account_id: &str) -> Failure {
     let text = format!(
-        "No adapter serves account {account_id:?} of channel {channel:?}, so nothing can be said there. Turn that          account on in the configuration and restart the gateway, or unbind what is bound there; what was to be said          waits until then."
+        "No adapter serves account {account_id:?} of channel {channel:?}, so nothing can be said there. Turn that \
+         account on in the configuration and restart the gateway, or unbind what is bound there; what was to be said \
+         waits until then."
     );
     Failure::new(Code::ChannelUnavailable, text).origin("gateway").retryable()
 }

@@ -3,19 +3,20 @@
 use crate::channel::console::conversation;
 use crate::core::route::Route;
 use crate::http::answer::{Caller, Input, Json, Once, Refused};
+use crate::http::cursor::{self, Cursor};
 use crate::http::{Api, no_such_method};
 use crate::inbound::Inlet;
 use crate::store::Store;
 use crate::store::console::{self, ConsoleMessage};
 use crate::store::inbox::{Inbound, Outcome};
 use acp_shared::ids::SessionKey;
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Router, http::HeaderName};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -27,8 +28,6 @@ use tokio::sync::watch;
 const PAGE_ROWS_MAX: u64 = 500;
 /// Maximum length of a conversation's name, in bytes.
 const NAME_BYTES_MAX: usize = 200;
-/// Header with the last revision that a reconnecting client received.
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// State of the console routes in addition to the API's.
 #[derive(Debug, Clone)]
@@ -86,7 +85,7 @@ pub(crate) struct ConversationView {
 #[serde(default, deny_unknown_fields)]
 struct MessagesQuery {
     /// Returns only messages created or changed after this revision.
-    after: Option<u64>,
+    after: Option<Cursor>,
     /// Maximum number of messages in the page.
     limit: Option<u64>,
 }
@@ -151,21 +150,14 @@ async fn messages(
     let id = name(path)?;
     let Query(query) = query.map_err(|error| Refused::usage(error.body_text()))?;
     let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
-    let after = query.after.unwrap_or(0);
+    let after = query.after.unwrap_or_default().0;
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !accept.contains("text/event-stream") {
         let messages = read(&console.store, &id, after, limit).await.map_err(crate::error::Failure::from)?;
         let next_after = messages.last().map_or(after, |message| message.revision);
         return Ok(Json(MessagesPage { messages, next_after }).into_response());
     }
-    let cursor = match headers.get(LAST_EVENT_ID) {
-        None => after,
-        Some(value) => value
-            .to_str()
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| Refused::usage("Last-Event-ID must be the revision of a message"))?,
-    };
+    let cursor = cursor::resume(&headers, query.after)?;
     let viewer =
         Viewer { wake: console.store.committed(), store: console.store, api, id, cursor, is_over: false };
     let batches = stream::unfold(viewer, |mut viewer| async move {

@@ -8,6 +8,7 @@ use crate::core::view::write_event;
 use crate::error::Failure;
 use crate::http::Api;
 use crate::http::answer::{Json, Key, Refused};
+use crate::http::cursor::{self, Cursor};
 use acp_shared::ids::{RunId, SessionKey};
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
@@ -30,33 +31,13 @@ const BATCH_BYTES: usize = 256 * 1024;
 const PAGE_ROWS_MAX: u32 = 1_000;
 /// Approximate maximum payload of a page, in bytes.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Name of the header with the last event number that a reconnecting client received.
-const LAST_EVENT_ID: &str = "last-event-id";
-
-/// Number of a journal row, as sent by a client. Limited to 63 bits, since the store uses signed 64-bit
-/// integers.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(try_from = "u64")]
-struct EventNumber(u64);
-
-impl TryFrom<u64> for EventNumber {
-    type Error = &'static str;
-
-    fn try_from(number: u64) -> Result<Self, Self::Error> {
-        if i64::try_from(number).is_ok() {
-            Ok(Self(number))
-        } else {
-            Err("the number of an event is below 2^63")
-        }
-    }
-}
 
 /// Query of `GET /v1/sessions/{key}/events`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EventsQuery {
     /// Returns only rows after this number.
-    after: Option<EventNumber>,
+    after: Option<Cursor>,
     /// Maximum number of rows in a page.
     limit: Option<u32>,
     /// Returns only rows of this run.
@@ -82,22 +63,14 @@ pub(crate) async fn events(
     if !accept.contains("text/event-stream") {
         return Ok(Json(page(&api, &key, &query).await?).into_response());
     }
-    let resume = match headers.get(LAST_EVENT_ID) {
-        None => query.after.unwrap_or_default(),
-        Some(value) => value
-            .to_str()
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .and_then(|number: u64| EventNumber::try_from(number).ok())
-            .ok_or_else(|| Refused::usage("Last-Event-ID must be the number of an event"))?,
-    };
+    let cursor = cursor::resume(&headers, query.after)?;
     let keep_alive = Duration::from_millis(api.limits.keep_alive_ms);
     let reader = Reader {
         wake: api.service.watch(&key),
         filter: Filter { run: query.run, replay: query.replay },
         until_done: query.until_done,
         follow: query.follow.unwrap_or(true),
-        cursor: resume.0,
+        cursor,
         keep_alive,
         state: Phase::Reading,
         api,

@@ -3,6 +3,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod console;
+mod cursor;
 pub(crate) mod events;
 pub(crate) mod kin;
 pub(crate) mod log;

@@ -1,4 +1,4 @@
-//! Structure-aware mutation: one value in an input changes, and everything else stays readable.
+//! Structure-aware mutation: a few values in an input change, and everything else stays readable.
 #![forbid(unsafe_code)]
 
 use fastrand::Rng;
@@ -34,7 +34,7 @@ pub fn mutate(
 }
 
 impl Layout {
-    /// The input with one document changed; `None` if it has no readable one where it was looked for.
+    /// Returns the input with values changed; `None` if it is not of this layout.
     pub fn change(self, data: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
         let (Self::Whole(prefix) | Self::Lines(prefix) | Self::Framed(prefix)) = self;
         let (prefix, rest) = data.split_at_checked(prefix)?;
@@ -43,10 +43,12 @@ impl Layout {
             Self::Lines(_) => rest.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect(),
             Self::Framed(_) => frames(rest)?,
         };
-        let document = rng.choice(&mut documents)?;
-        let mut value = serde_json::from_slice(document).ok()?;
-        change(&mut value, rng);
-        *document = value.to_string().into_bytes();
+        for _ in 0..changes(rng) {
+            let document = rng.choice(&mut documents)?;
+            let Ok(mut value) = serde_json::from_slice(document) else { continue };
+            change(&mut value, rng);
+            *document = value.to_string().into_bytes();
+        }
         let rest = match self {
             Self::Framed(_) => {
                 documents.iter().flat_map(|one| [&one.len().to_be_bytes()[..], one].concat()).collect()
@@ -65,6 +67,11 @@ fn frames(mut rest: &[u8]) -> Option<Vec<Vec<u8>>> {
         rest = after;
     }
     Some(frames)
+}
+
+/// Returns a number of changes to make at once.
+pub fn changes(rng: &mut Rng) -> u32 {
+    1 << rng.u32(..4)
 }
 
 /// Changes one value in a document.

@@ -31,7 +31,7 @@ libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, see
     })
 });
 
-/// The stream with one value of one message changed.
+/// Returns the stream with values of its messages changed.
 fn changed<T: Serialize + DeserializeOwned>(bytes: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
     let mut decoder = Decoder::new(FRAME_BYTES_MAX);
     decoder.push(bytes);
@@ -40,10 +40,14 @@ fn changed<T: Serialize + DeserializeOwned>(bytes: &[u8], rng: &mut Rng) -> Opti
     if !is_framed {
         messages.push(wire::decode(bytes).ok()?);
     }
-    let message = rng.choice(&mut messages)?;
-    let mut value = serde_json::to_value(&*message).ok()?;
-    acp_fuzz::change(&mut value, rng);
-    *message = serde_json::from_value(value).ok()?;
+    for _ in 0..acp_fuzz::changes(rng) {
+        let message = rng.choice(&mut messages)?;
+        let mut value = serde_json::to_value(&*message).ok()?;
+        acp_fuzz::change(&mut value, rng);
+        if let Ok(changed) = serde_json::from_value(value) {
+            *message = changed;
+        }
+    }
     let encode = if is_framed { wire::encode_frame } else { wire::encode };
     let encoded: Result<Vec<_>, _> =
         messages.iter().map(|message| encode(message, FRAME_BYTES_MAX)).collect();

@@ -44,12 +44,7 @@ impl Settings {
         Self {
             base,
             token,
-            user_agent: concat!(
-                "DiscordBot (https://agentclientprotocol.com, ",
-                env!("CARGO_PKG_VERSION"),
-                ")"
-            )
-            .to_owned(),
+            user_agent: crate::USER_AGENT.to_owned(),
             connect: Duration::from_secs(5),
             whole: Duration::from_secs(15),
             callback: Duration::from_millis(2500),

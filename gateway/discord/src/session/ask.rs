@@ -10,9 +10,6 @@ use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Name of this program in the format that the service asks for (API reference, "User Agent").
-pub(super) const USER_AGENT: &str =
-    concat!("DiscordBot (https://github.com/acp-host/acp-host, ", env!("CARGO_PKG_VERSION"), ")");
 /// Maximum number of shards in one process.
 const SHARDS_MAX: u32 = 64;
 /// Maximum pause that the service can ask for.
@@ -59,7 +56,7 @@ struct Budget {
 /// [`Refused`] if TLS or name lookup cannot be set up.
 pub(super) fn client(base: &Base) -> Result<reqwest::Client, Refused> {
     let builder = reqwest::Client::builder()
-        .user_agent(USER_AGENT)
+        .user_agent(crate::USER_AGENT)
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(TIMEOUT)
         .redirect(Policy::none());

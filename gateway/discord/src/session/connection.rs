@@ -1,6 +1,6 @@
 //! One websocket to the gateway: TCP, TLS where the address has it, and text messages in both directions.
 
-use super::ask::USER_AGENT;
+use crate::USER_AGENT;
 use crate::core::shard::End;
 use futures_util::{SinkExt as _, StreamExt as _};
 use std::io;

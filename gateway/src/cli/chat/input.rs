@@ -22,6 +22,8 @@ const PROMPT: &str = "> ";
 pub(crate) enum Typed {
     /// A line.
     Line(String),
+    /// A script line that cannot be sent, with the reason. No line follows.
+    Unusable(&'static str),
     /// Ctrl-C in the line editor.
     Interrupt,
     /// End of input.
@@ -92,17 +94,30 @@ impl Input {
 fn read_lines(asked: &std::sync::mpsc::Receiver<()>, send: &mpsc::Sender<Typed>) {
     let mut stdin = io::stdin().lock();
     while asked.recv().is_ok() {
-        let mut line = String::new();
-        let read = stdin.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
-        let typed = match read {
-            Ok(0) | Err(_) => Typed::End,
-            Ok(_) => Typed::Line(line.trim_end_matches(['\n', '\r']).to_owned()),
-        };
-        let is_end = typed == Typed::End;
+        let typed = read_line(&mut stdin, LINE_BYTES_MAX);
+        let is_end = !matches!(typed, Typed::Line(_));
         if send.blocking_send(typed).is_err() || is_end {
             return;
         }
     }
+}
+
+/// Reads a line of at most `bytes_max` bytes, its end not counted.
+fn read_line(input: &mut impl BufRead, bytes_max: u64) -> Typed {
+    let mut line = Vec::new();
+    // Two more for a carriage return and a line feed.
+    match input.by_ref().take(bytes_max + 2).read_until(b'\n', &mut line) {
+        Ok(0) => return Typed::End,
+        Ok(_) => {}
+        Err(_) => return Typed::Unusable("standard input cannot be read"),
+    }
+    while line.ends_with(b"\n") || line.ends_with(b"\r") {
+        line.pop();
+    }
+    if line.len() as u64 > bytes_max {
+        return Typed::Unusable("a line of standard input is longer than 1 MiB");
+    }
+    String::from_utf8(line).map_or(Typed::Unusable("a line of standard input is not UTF-8"), Typed::Line)
 }
 
 fn edit_lines(
@@ -126,6 +141,30 @@ fn edit_lines(
         let is_end = typed == Typed::End;
         if send.blocking_send(typed).is_err() || is_end {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_whole_or_refused() {
+        let line = |text: &str| Typed::Line(text.to_owned());
+        let (long, text) =
+            ("a line of standard input is longer than 1 MiB", "a line of standard input is not UTF-8");
+        for (input, want) in [
+            (&b"a\nbc\r\n"[..], vec![line("a"), line("bc"), Typed::End]),
+            (b"\nend", vec![line(""), line("end"), Typed::End]),
+            (b"12345678\n12345678\r\nx", vec![line("12345678"), line("12345678"), line("x")]),
+            (b"123456789\n", vec![Typed::Unusable(long)]),
+            (b"1234567890123\n", vec![Typed::Unusable(long)]),
+            (b"a\n\xff\n", vec![line("a"), Typed::Unusable(text)]),
+        ] {
+            let mut reader = input;
+            let read: Vec<_> = want.iter().map(|_| read_line(&mut reader, 8)).collect();
+            assert_eq!(read, want, "{input:?}");
         }
     }
 }

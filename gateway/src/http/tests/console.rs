@@ -363,9 +363,15 @@ async fn odd_requests_get_typed_errors_and_leave_nothing() {
         (get(&format!("/v1/console/conversations/{}", "c".repeat(201)), ""), "400", "USAGE"),
         (get(&format!("{to}?after=x"), ""), "400", "USAGE"),
         (get(&format!("{to}?after=-1"), ""), "400", "USAGE"),
+        (get(&format!("{to}?after={}", 1_u64 << 63), ""), "400", "USAGE"),
         (get(&format!("{to}?aftr=1"), ""), "400", "USAGE"),
         (get(&to, "accept: text/event-stream\r\nlast-event-id: x\r\n"), "400", "USAGE"),
         (get(&to, "accept: text/event-stream\r\nlast-event-id: \u{e9}\r\n"), "400", "USAGE"),
+        (
+            get(&to, &format!("accept: text/event-stream\r\nlast-event-id: {}\r\n", 1_u64 << 63)),
+            "400",
+            "USAGE",
+        ),
         (post("/v1/console/conversations/bound", "", "{}"), "405", "USAGE"),
         (get("/v1/console", ""), "404", "USAGE"),
     ] {
