@@ -95,6 +95,11 @@ fn d08_d10_r_a_start_removes_what_leads_nowhere_and_keeps_the_rest() {
     let before = touched(&house);
     assert_eq!(say(&house, "kept", "1", "say one")["outcome"], "prompted");
     until(SOON, "it is answered", || told(&house, "kept").last().is_some_and(|text| text == "one"));
+    // The end of the turn touches the binding too, and comes after the answer.
+    let running = "SELECT count(*) FROM acp_runs WHERE ended_at IS NULL";
+    until(SOON, "the turn is over", || {
+        house.world.journal(GATEWAY).query_row(running, [], |row| row.get::<_, i64>(0)).unwrap() == 0
+    });
     let after = touched(&house);
     assert!(after > before, "{after} {before}");
     house.kill_gateway();

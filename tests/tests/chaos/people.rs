@@ -31,6 +31,11 @@ pub(crate) struct People {
     next_room: usize,
 }
 
+/// True if people answer the questions in a room.
+const fn is_looked_at(room: usize) -> bool {
+    room % 3 > 0
+}
+
 impl People {
     pub(crate) fn new(world: &World, seed: Seed) -> Self {
         let dirs = (0..ROOMS).map(|number| world.dir(&format!("work/{}", room(number)))).collect();
@@ -55,8 +60,7 @@ impl People {
         for number in 0..ROOMS {
             let (feels_like_it, mut said) = (self.seed.below(100) < 30, self.words(number));
             let verdict = if self.seed.below(3) == 0 { "/acp deny" } else { "/acp allow" };
-            // A question that is seen is answered, or left alone: there are rooms where nobody looks at any.
-            let is_looked_at = number % 3 > 0;
+            let is_looked_at = is_looked_at(number);
             let is_asked =
                 is_looked_at && service.last_kind(&room(number)).is_some_and(|kind| kind == "permission");
             if is_asked {
@@ -95,7 +99,9 @@ impl People {
     fn words(&mut self, room: usize) -> Vec<String> {
         let name = self.name(room);
         let (count, pace, size) = (1 + self.seed.below(30), self.seed.below(40), 16 + self.seed.below(100));
-        let one = match self.seed.below(26) {
+        // Where nobody answers, more is asked: a question must stay until its deadline in spite of all kills.
+        let choice = if !is_looked_at(room) && self.seed.below(2) == 0 { 20 } else { self.seed.below(26) };
+        let one = match choice {
             0..8 => format!("say {name} begins\nchunks {count} pace_ms={pace} size={size}\nsay {name} ends"),
             8..11 => format!("say {name} begins\nsleep {}\nsay {name} ends", count * 20),
             11..13 => format!("say {name}\ntool run true\nsay {name} ends"),
