@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeSet;
 
-const PICTURE: &str = "packaging/doc/discord-thread.svg";
+const PICTURE: &str = "docs/manual/discord-thread.svg";
 const TRANSCRIPT: &str = "tests/pictures/thread.json";
 /// What a page that shows it has to load, in bytes.
 const SIZE_MAX: usize = 30_000;

@@ -1,4 +1,4 @@
-//! Metrics of the gateway. `packaging/doc/metrics.md` explains each one.
+//! Metrics of the gateway. `docs/manual/metrics.md` explains each one.
 //!
 //! Used by all other modules: events are counted where they happen. Values that can be read from the database
 //! or a connection are read at scrape time (see `crate::scrape`).

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
-/// Version of the `--json` format: `packaging/doc/acp-supervisor.schema.json`. It is incremented when a field
+/// Version of the `--json` format: `docs/manual/acp-supervisor.schema.json`. It is incremented when a field
 /// is removed or changes its meaning; fields may be added without a new version.
 pub(super) const SCHEMA: u32 = 1;
 

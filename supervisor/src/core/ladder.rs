@@ -491,7 +491,7 @@ mod tests {
     /// What operators read is what the program says.
     #[test]
     fn h23_the_runbook_says_the_same() {
-        let runbook = include_str!("../../../packaging/doc/runbook.md");
+        let runbook = include_str!("../../../docs/manual/runbook.md");
         let runbook = runbook.split_whitespace().collect::<Vec<_>>().join(" ");
         for report in explain(&ALL, &Config::default()) {
             let said = [report.holds_by, report.needs, report.catches, report.misses];

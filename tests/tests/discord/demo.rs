@@ -1,5 +1,5 @@
-//! The agent that is in the program, in a thread from its spawn to its end: what the README tells. The picture in it is of
-//! this run: `make picture`.
+//! The built-in demo agent in a thread, from its spawn to its end, as docs/manual/discord.md describes it. The
+//! picture there shows this run: `make picture`.
 
 use crate::stage::{Stage, labels};
 use acp_tests::fake_discord::core::model::Id;

@@ -1,5 +1,5 @@
 //! The rules of Discord, kept by the whole product: nothing that it sends is refused for its form, and what Discord does
-//! by its own rules costs nobody an answer. The table is in packaging/doc/discord-rules.md.
+//! by its own rules costs nobody an answer. The table is in docs/design/requirements.md.
 
 use crate::stage::{Stage, labels, texts};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
@@ -81,9 +81,9 @@ fn nothing_that_is_said_breaks_a_limit() {
     stage.end();
 }
 
-/// A whole conversation, with nothing allowed but what the README asks for.
+/// A whole conversation, with only the permissions that docs/manual/discord.md lists.
 #[test]
-fn the_permissions_of_the_readme_are_enough() {
+fn the_permissions_of_the_manual_are_enough() {
     let stage = Stage::new(&[], LIVE);
     let needed: Vec<String> = acp_discord::core::permissions::NEEDED
         .iter()

@@ -1,5 +1,5 @@
 //! Rules of Discord that take more requests than a conversation makes: the package keeps them, and the fake would have
-//! refused. The table is in packaging/doc/discord-rules.md.
+//! refused. The table is in docs/design/requirements.md.
 
 use crate::{CREATE, FINAL, PATIENT, Stage, meaning, new, sent, stage};
 use acp_discord::core::errors::{Meaning, What};

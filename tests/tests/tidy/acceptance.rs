@@ -1,16 +1,13 @@
 //! The acceptance lists name tests: each of them is there, and each point has one, or says why not.
 
-use crate::assert_none;
 use crate::cases::names_of_tests;
 use crate::source::sources;
-use acp_tests::world::repository;
+use crate::{REQUIREMENTS, assert_none, requirements};
 use std::collections::BTreeSet;
 
-const DOCUMENT: &str = "packaging/doc/acceptance.md";
 /// The points of the source document's list.
 const POINTS: usize = 13;
-/// What people want of a bot, and the cases that only Discord has.
-const DISCORD: &str = "packaging/doc/discord.md";
+/// The user requirements of a bot.
 const WISHES: usize = 20;
 /// Of delivery and of bindings, and what the source of the binding service asks for.
 const CASES: [(&str, usize); 3] = [("C", 14), ("D", 15), ("S", 5)];
@@ -45,11 +42,11 @@ fn judge(points: &[(String, Vec<String>)], known: &BTreeSet<String>) -> Vec<Stri
 
 #[test]
 fn every_point_names_tests_that_are_there() {
-    let text = std::fs::read_to_string(repository().join(DOCUMENT)).unwrap_or_else(|e| panic!("{e}"));
+    let text = requirements("control plane");
     let points = points(&text);
-    assert_eq!(points.len(), POINTS, "{DOCUMENT} has the points of the source document");
+    assert_eq!(points.len(), POINTS, "{REQUIREMENTS} has the points of the source document");
     let known = sources(&["gateway", "tests"]).iter().flat_map(names_of_tests).collect();
-    assert_none(&format!("{DOCUMENT} names tests for every point"), &judge(&points, &known));
+    assert_none(&format!("{REQUIREMENTS} names tests for every point"), &judge(&points, &known));
 }
 
 /// The points that name no test and do not say that they have none.
@@ -61,20 +58,20 @@ fn unsaid(text: &str) -> Vec<String> {
 
 #[test]
 fn every_wish_and_case_of_discord_names_its_tests_or_says_why_not() {
-    let text = std::fs::read_to_string(repository().join(DISCORD)).unwrap_or_else(|e| panic!("{e}"));
+    let text = requirements("discord");
     let points = points(&text);
     let numbers: Vec<String> = points.iter().map(|(number, _)| number.clone()).collect();
     let wishes = (1..=WISHES).map(|number| number.to_string());
     let cases =
         CASES.into_iter().flat_map(|(kind, count)| (1..=count).map(move |number| format!("{kind}{number}")));
     let want: Vec<String> = wishes.chain(cases).collect();
-    assert_eq!(numbers, want, "{DISCORD} has the wishes and cases in order");
+    assert_eq!(numbers, want, "{REQUIREMENTS} has the wishes and cases in order");
     let known: BTreeSet<String> = sources(&["gateway", "tests"]).iter().flat_map(names_of_tests).collect();
     let named = points.iter().flat_map(|(number, tests)| tests.iter().map(move |test| (number, test)));
     let gone = named.filter(|(_, test)| !known.contains(*test));
     let gone = gone.map(|(number, test)| format!("point {number}: there is no test {test}"));
     let violations: Vec<String> = gone.chain(unsaid(&text)).collect();
-    assert_none(&format!("{DISCORD} names tests that are there, or says why not"), &violations);
+    assert_none(&format!("{REQUIREMENTS} names tests that are there, or says why not"), &violations);
 }
 
 #[test]

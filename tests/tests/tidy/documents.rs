@@ -6,7 +6,7 @@ use acp_shared::refusal::RefusalCode;
 use acp_tests::world::repository;
 use std::collections::BTreeMap;
 
-const ERRORS: &str = "packaging/doc/errors.md";
+const ERRORS: &str = "docs/manual/errors.md";
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
 fn document(path: &str) -> String {

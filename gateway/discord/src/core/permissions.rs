@@ -47,13 +47,13 @@ mod tests {
         assert_eq!(named, needed);
     }
 
-    /// The README contains the same URL and the same permissions.
+    /// `docs/manual/discord.md` contains the same URL and the same permissions.
     #[test]
-    fn the_readme_asks_for_the_same() {
-        let readme = include_str!("../../../../README.md");
+    fn the_manual_asks_for_the_same() {
+        let manual = include_str!("../../../../docs/manual/discord.md");
         let address = invite(Snowflake(0)).replace("client_id=0", "client_id=APPLICATION_ID");
-        assert!(readme.contains(&address), "{address}");
-        let words: String = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(manual.contains(&address), "{address}");
+        let words: String = manual.split_whitespace().collect::<Vec<_>>().join(" ");
         for (name, bit) in NEEDED {
             assert!(words.contains(&format!("*{name}*")), "{name}");
             assert!(bit.is_power_of_two() && needed() & bit != 0, "{name}");

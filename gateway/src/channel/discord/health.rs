@@ -180,7 +180,8 @@ fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> 
     };
     let kinds = [of(Meaning::Forbidden), of(Meaning::LostAccess)].concat();
     let what = kinds.join(", ");
-    let then = application.map_or("see the README".to_owned(), |id| format!("open {}", invite(id)));
+    let then =
+        application.map_or("see docs/manual/discord.md".to_owned(), |id| format!("open {}", invite(id)));
     (!kinds.is_empty()).then(|| {
         format!(
             "refused somewhere for want of a permission since the start: {what}; {then}, and look at what the channel \

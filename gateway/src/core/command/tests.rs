@@ -302,13 +302,13 @@ fn e02_rows_and_commands_agree_on_who_may() {
     }
 }
 
-/// The manual's table in `packaging/doc/commands.md` is generated from the grammar.
+/// The manual's table in `docs/manual/commands.md` is generated from the grammar.
 #[test]
 fn the_manual_has_every_row() {
-    let text = include_str!("../../../../packaging/doc/commands.md");
+    let text = include_str!("../../../../docs/manual/commands.md");
     let (_, rest) = text.split_once("<!-- commands -->\n").unwrap();
     let (table, _) = rest.split_once("<!-- end -->").unwrap();
-    assert_eq!(table, verbs::manual(), "put this table into packaging/doc/commands.md");
+    assert_eq!(table, verbs::manual(), "put this table into docs/manual/commands.md");
 }
 
 proptest! {

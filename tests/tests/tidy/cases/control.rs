@@ -72,7 +72,7 @@ const COMMANDS: [&str; 6] = [
 ];
 
 /// Cases that only a channel like Discord has and that the adapter of Discord leaves out, and why; see
-/// `packaging/doc/discord.md`.
+/// `docs/design/requirements.md`.
 pub(crate) const DISCORD: [(List, u32, &str); 2] = [
     (List::Bindings, 9, "records of other programs are not imported"),
     (List::Bindings, 13, "ids are chosen from suggestions, and a spawn inside a thread binds that thread"),
