@@ -97,7 +97,7 @@ fn paths_in_the_architecture_exist() {
 /// Returns text and target of the links in Markdown, without anchors. Links to other pages of the web are left out.
 fn links(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let ends = text.match_indices("](").map(|(at, _)| at);
-    let links = ends.filter_map(|at| {
+    let links = ends.filter_map(move |at| {
         let (before, after) = (text.get(..at)?, text.get(at + 2..)?);
         let (_, shown) = before.rsplit_once('[')?;
         Some((shown, after.split([')', '#']).next()?))
