@@ -2,20 +2,20 @@
 
 use crate::config::{Config, ConfigError};
 use crate::context::{Context, wall_ms};
-use crate::core::admit::Policy;
+use crate::core::admit::AccessPolicy;
 use crate::core::lease::Lease;
-use crate::core::load::{self, Own};
+use crate::core::load::{self, SupervisorIdentity};
 use crate::core::tenant::Tenant;
-use crate::ground::{self, GroundError};
-use crate::handover::{Footing, Handover, Standing, Thawing, plain, program};
+use crate::ground::{self, StartupError};
+use crate::handover::{Handover, HandoverResources, ImportedState, InheritableResources, plain, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
-use crate::owner::{Event, Leave, Owner};
+use crate::owner::{Event, Owner, OwnerExit};
 use crate::reaper;
-use crate::relay::spools::Spools;
+use crate::relay::spools::SpoolDir;
 use crate::secret::{self, SECRET_FILE};
 use crate::server;
 use crate::session_logs::SessionLogs;
-use crate::signals::Signals;
+use crate::signals::TerminationSignals;
 use crate::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
 use crate::strays;
@@ -78,7 +78,7 @@ pub enum AppError {
     Wrapper(#[from] LaunchDirError),
     /// The system lacks a required facility, or cannot be inspected.
     #[error(transparent)]
-    Ground(#[from] GroundError),
+    Startup(#[from] StartupError),
     /// The state handed over by an earlier program of this process is invalid.
     #[error("cannot go on where the earlier program was")]
     Resume(#[from] crate::handover::ResumeError),
@@ -167,42 +167,42 @@ fn descriptors(handover: Option<&Handover>) -> rustix::process::Rlimit {
 }
 
 /// Parts of the supervisor that are constant until this program ends.
-struct House {
+struct SupervisorParts {
     context: Arc<Context>,
-    policy: Policy,
+    policy: AccessPolicy,
     /// Source of connection ids.
     links: Arc<AtomicU64>,
     program: PathBuf,
 }
 
 /// Listener, signals and service manager, set up but not yet served.
-struct Doors {
+struct ServerEndpoints {
     accepts: Listener,
-    signals: Signals,
+    signals: TerminationSignals,
     manager: Manager,
 }
 
-impl House {
+impl SupervisorParts {
     /// Sets up listener, signals and service manager.
-    fn doors(&self, listener: io::Result<OwnedFd>) -> Result<Doors, AppError> {
+    fn doors(&self, listener: io::Result<OwnedFd>) -> Result<ServerEndpoints, AppError> {
         let accepts = listener.and_then(Listener::inherited);
-        Ok(Doors {
+        Ok(ServerEndpoints {
             accepts: file(&self.context.state_dir.join(SOCKET_FILE), accepts)?,
-            signals: Signals::new().map_err(AppError::Signals)?,
+            signals: TerminationSignals::new().map_err(AppError::Signals)?,
             manager: Manager::from_env().map_err(AppError::Manager)?,
         })
     }
 
     /// Starts to accept connections and signals.
-    fn open(&self, owner: &mut Owner, standing: Standing, doors: Doors) {
-        let Doors { accepts, signals, manager } = doors;
+    fn open(&self, owner: &mut Owner, standing: InheritableResources, doors: ServerEndpoints) {
+        let ServerEndpoints { accepts, signals, manager } = doors;
         let server =
             server::serve(Arc::clone(&self.context), accepts, (Arc::clone(&self.links), self.policy.clone()));
         let signals = signals.watch(Arc::clone(&self.context));
         owner.manager = manager;
         let read_only = self.context.store.read_only().is_some();
         owner.manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
-        owner.stand(Footing {
+        owner.stand(HandoverResources {
             standing,
             doors: vec![tokio::spawn(server), tokio::spawn(signals)],
             program: self.program.clone(),
@@ -211,7 +211,7 @@ impl House {
     }
 
     /// Resumes an owner from its exported state.
-    fn thaw(&self, thawing: Thawing, doors: Doors) -> Result<Owner, AppError> {
+    fn thaw(&self, thawing: ImportedState, doors: ServerEndpoints) -> Result<Owner, AppError> {
         let thawed = Owner::thaw(&self.context, self.policy.clone(), thawing);
         let (mut owner, standing) = file(&self.context.state_dir, thawed)?;
         self.open(&mut owner, standing, doors);
@@ -221,7 +221,7 @@ impl House {
     /// Starts an owner with the leases of the store.
     async fn found(
         &self,
-        Fresh { lock, socket }: Fresh,
+        AcquiredResources { lock, socket }: AcquiredResources,
         (mut loaded, mut warnings): (Loaded, Vec<String>),
         ready: impl FnOnce(&Path),
     ) -> Result<Owner, AppError> {
@@ -242,7 +242,7 @@ impl House {
         let mut owner = Owner::new(Arc::clone(context), self.policy.clone(), leases, installations, warnings);
         let socket = file(&socket, Socket::open(socket.clone(), &context.config, &self.policy))?;
         let listener = file(&socket.path, socket.listener.descriptor())?;
-        let standing = Standing { lock: lock.into(), listener, to_remove: socket.to_remove() };
+        let standing = InheritableResources { lock: lock.into(), listener, to_remove: socket.to_remove() };
         tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
         let doors = self.doors(standing.listener.try_clone())?;
         self.open(&mut owner, standing, doors);
@@ -256,13 +256,13 @@ impl House {
         &self,
         mut owner: Owner,
         queue: &mut mpsc::Receiver<Event>,
-    ) -> Result<Option<Standing>, AppError> {
+    ) -> Result<Option<InheritableResources>, AppError> {
         let watches = self.context.store.read_only().is_none();
         let strays = watches.then(|| tokio::spawn(strays::watch(Arc::clone(&self.context))));
         let standing = loop {
             match owner.run(queue).await {
-                Leave::Ended(standing) => break standing,
-                Leave::Frozen(frozen) => {
+                OwnerExit::Ended(standing) => break standing,
+                OwnerExit::Exported(frozen) => {
                     let thawing = frozen.leave(&self.context).await;
                     let doors = self.doors(thawing.handover.head.listener.again())?;
                     owner = self.thaw(thawing, doors)?;
@@ -290,9 +290,9 @@ pub(crate) async fn serve(
 ) -> Result<(), AppError> {
     let program = program::own();
     let begun = begin(options, handover.as_ref())?;
-    let Begun { context, policy, mut queue, loaded, warnings, writer, fresh } = begun;
+    let OwnerSetup { context, policy, mut queue, loaded, warnings, writer, fresh } = begun;
     let links = Arc::new(AtomicU64::new(1));
-    let house = House { context: Arc::clone(&context), policy, links, program };
+    let house = SupervisorParts { context: Arc::clone(&context), policy, links, program };
     let owner = match (handover.as_ref(), fresh) {
         (Some(to_come), _) => {
             let doors = house.doors(to_come.head.listener.again())?;
@@ -323,41 +323,41 @@ pub(crate) async fn serve(
 }
 
 /// Resources taken by the first program of this process, and handed over to later ones.
-struct Fresh {
+struct AcquiredResources {
     lock: File,
     socket: PathBuf,
 }
 
 /// Everything that is set up before the owner.
-struct Begun {
+struct OwnerSetup {
     context: Arc<Context>,
-    policy: Policy,
+    policy: AccessPolicy,
     queue: mpsc::Receiver<Event>,
     loaded: Loaded,
     warnings: Vec<String>,
     writer: Writer,
-    fresh: Option<Fresh>,
+    fresh: Option<AcquiredResources>,
 }
 
 /// Takes the state directory, unless an earlier program of this process holds it, and prepares it.
-fn begin(options: Options, handover: Option<&Handover>) -> Result<Begun, AppError> {
+fn begin(options: Options, handover: Option<&Handover>) -> Result<OwnerSetup, AppError> {
     let tenants = tenants(&options.config, rustix::process::geteuid().as_raw())?;
     let state_dir = options.state_dir.clone();
     file(&state_dir, private_dir(&state_dir))?;
     let state_dir = file(&state_dir, std::fs::canonicalize(&state_dir))?;
     let fresh = match handover {
         Some(_) => None,
-        None => Some(Fresh {
+        None => Some(AcquiredResources {
             lock: lock(&state_dir)?,
             socket: options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE)),
         }),
     };
     let policy = policy(&options.config, &tenants, &state_dir)?;
     let (context, queue, loaded, warnings, writer) = prepare(options, state_dir, tenants, handover)?;
-    Ok(Begun { context, policy, queue, loaded, warnings, writer, fresh })
+    Ok(OwnerSetup { context, policy, queue, loaded, warnings, writer, fresh })
 }
 
-type Prepared = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
+type PreparedContext = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
 
 /// Probes the machine, opens the store and creates the shared context.
 fn prepare(
@@ -365,7 +365,7 @@ fn prepare(
     state_dir: PathBuf,
     tenants: Vec<Tenant>,
     handover: Option<&Handover>,
-) -> Result<Prepared, AppError> {
+) -> Result<PreparedContext, AppError> {
     let descriptors = descriptors(handover);
     let spool_dir = state_dir.join("spool");
     file(&spool_dir, private_dir(&spool_dir))?;
@@ -383,7 +383,7 @@ fn prepare(
         tracing::warn!("{warning}");
     }
     ground.warnings.append(&mut loaded.warnings);
-    let spools = Spools::new(&spool_dir, options.config.spool_total_bytes_max);
+    let spools = SpoolDir::new(&spool_dir, options.config.spool_total_bytes_max);
     let nobodys = spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     if handover.is_none() && store.read_only().is_none() {
         ground.warnings.extend(forget_spools(&loaded, &nobodys));
@@ -445,7 +445,7 @@ fn forget_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
 /// Marks implausible lease rows as unusable, cleans up launch directories, and returns a warning about
 /// unknown ones.
 fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
-    let own = Own { scope: &context.scope, line: &context.own_line };
+    let own = SupervisorIdentity { scope: &context.scope, line: &context.own_line };
     let now = |pid| context.sys.open(pid).ok()?.record();
     for lease in load::settle(&mut loaded.leases, own, wall_ms(), now) {
         tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
@@ -480,9 +480,9 @@ fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
 }
 
 /// Builds the admission policy. Users that a tenant names are allowed to connect.
-fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Policy, AppError> {
+fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<AccessPolicy, AppError> {
     let secret_file = state_dir.join(SECRET_FILE);
-    Ok(Policy {
+    Ok(AccessPolicy {
         own_uid: rustix::process::geteuid().as_raw(),
         allowed_uids: config
             .allowed_uids

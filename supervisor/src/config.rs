@@ -3,8 +3,8 @@
 mod place;
 mod tenant;
 
-pub use place::{Origin, Place};
-pub use tenant::{Id, Limit, Switch, TenantConfig, Unlimited};
+pub use place::{ConfigLocation, Origin};
+pub use tenant::{ResourceLimitValue, Switch, TenantConfig, Unlimited, UserOrGroup};
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
@@ -29,7 +29,7 @@ pub enum ConfigError {
     )]
     At {
         /// File and line of the error.
-        place: Place,
+        place: ConfigLocation,
         /// The error.
         #[source]
         source: Box<ConfigError>,
@@ -84,7 +84,7 @@ pub enum ConfigError {
 
 /// Configured containment level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RungWish {
+pub enum ContainmentSetting {
     /// The best level that this machine supports.
     #[default]
     #[serde(rename = "auto")]
@@ -195,7 +195,7 @@ pub struct Config {
     /// Containment level: "auto" (the best one that this machine supports), "R1" (a cgroup for each lease),
     /// "R2" (a process walk with pidfds) or "R3" (a process walk through /proc). The start fails if the
     /// configured level is not available. Default "auto".
-    pub rung: RungWish,
+    pub rung: ContainmentSetting,
     /// Directory of the cgroup that contains the cgroups of leases. Default: the supervisor's own cgroup.
     pub cgroup_root: Option<PathBuf>,
     /// Memory limit for all processes of one lease together; 0 is no limit. Default 0.
@@ -257,7 +257,7 @@ impl Default for Config {
             crash_window_ms: 5 * 60 * 1_000,
             crashes_max: 10,
             stable_after_ms: 60_000,
-            rung: RungWish::Auto,
+            rung: ContainmentSetting::Auto,
             cgroup_root: None,
             memory_max_bytes: 0,
             pids_max: 0,

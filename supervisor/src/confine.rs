@@ -2,7 +2,7 @@
 //! inputs.
 
 use crate::context::Context;
-use crate::core::tenant::{self, Account, Asker, Confined, Places, Tenant};
+use crate::core::tenant::{self, Account, AdapterStart, SpawnDirectories, SpawnOrigin, Tenant};
 use crate::spawn::SpawnError;
 use crate::sys::{Sys, people};
 use acp_shared::ids::GatewayInstanceId;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Gateway requesting a process, with its peer identity from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Customer {
+pub(crate) struct Requester {
     /// Installation of the gateway.
     pub(crate) gateway: GatewayInstanceId,
     /// User of the gateway.
@@ -22,11 +22,11 @@ pub(crate) struct Customer {
 
 /// Inputs of a confinement.
 #[derive(Debug, Clone)]
-pub(crate) struct Start {
+pub(crate) struct ConfinementInput {
     /// Environment of the request.
     pub(crate) env: Vec<(String, String)>,
     /// Directories of the request.
-    pub(crate) places: Places,
+    pub(crate) places: SpawnDirectories,
 }
 
 /// Looks up the gateway's user, whose groups may have changed since the supervisor started, and decides.
@@ -36,9 +36,9 @@ pub(crate) struct Start {
 /// [`SpawnError::Refused`], and errors of the look-up.
 pub(crate) async fn confine<S: Sys>(
     context: &Arc<Context<S>>,
-    customer: Customer,
-    start: Start,
-) -> Result<Confined, SpawnError> {
+    customer: Requester,
+    start: ConfinementInput,
+) -> Result<AdapterStart, SpawnError> {
     let own_uid = rustix::process::geteuid().as_raw();
     let at = Arc::clone(context);
     if own_uid != 0 || customer.uid == 0 {
@@ -52,14 +52,14 @@ pub(crate) async fn confine<S: Sys>(
 fn decide(
     tenants: &[Tenant],
     own_uid: u32,
-    customer: Customer,
+    customer: Requester,
     known: io::Result<Option<Account>>,
-    start: &Start,
-) -> Result<Confined, SpawnError> {
-    let Customer { gateway, uid, gid } = customer;
+    start: &ConfinementInput,
+) -> Result<AdapterStart, SpawnError> {
+    let Requester { gateway, uid, gid } = customer;
     let known = known.map_err(|source| SpawnError::Io { what: "look up the gateway's user", source })?;
     // Without a passwd entry only the group of the gateway's process is known, as reported by the kernel.
     let account = known.unwrap_or(Account { uid, gid, groups: Vec::new(), entry: None });
-    let asker = Asker { own_uid, account, gateway };
+    let asker = SpawnOrigin { own_uid, account, gateway };
     tenant::confine(tenants, &asker, &start.env, &start.places).map_err(SpawnError::Refused)
 }

@@ -1,21 +1,21 @@
 //! Shared context of all tasks: the system, the store, the configuration, and the channel to the owner.
 
 use crate::config::Config;
-use crate::core::ladder::Holding;
-use crate::core::lease::{Lease, ProcessRecord, Scope};
+use crate::core::ladder::Containment;
+use crate::core::lease::{Lease, PidScope, ProcessRecord};
 use crate::core::retain::Clocks;
 use crate::core::tenant::Tenant;
 use crate::core::tree;
-use crate::core::verify::Guard;
+use crate::core::verify::ProtectedProcesses;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
-use crate::relay::Limits;
-use crate::relay::budget::Budget;
-use crate::relay::spools::Spools;
+use crate::relay::RelayLimits;
+use crate::relay::budget::ByteBudget;
+use crate::relay::spools::SpoolDir;
 use crate::session_logs::SessionLogs;
 use crate::store::Store;
 use crate::sys::linux::Linux;
-use crate::sys::{Abilities, Offspring, Sys};
+use crate::sys::{KernelFeatures, Sys, UnreapedChild};
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::log_limit::RefusalLog;
 use rustix::process::Rlimit;
@@ -33,9 +33,9 @@ pub struct Context<S: Sys = Linux> {
     /// System interface.
     pub sys: Arc<S>,
     /// Probed kernel features.
-    pub abilities: Abilities,
+    pub abilities: KernelFeatures,
     /// Containment of process trees.
-    pub holding: Holding,
+    pub holding: Containment,
     /// The lease store.
     pub store: Store,
     /// Configuration.
@@ -49,15 +49,15 @@ pub struct Context<S: Sys = Linux> {
     /// Process record of this supervisor, as stored in leases.
     pub me: ProcessRecord,
     /// Scope of this supervisor: boot and namespaces.
-    pub scope: Scope,
+    pub scope: PidScope,
     /// Pids of this supervisor and its ancestors at start.
     pub own_line: HashSet<i32>,
     /// Root pids of the living leases. Reaping one lease never signals the root of another.
     pub roots: Mutex<HashSet<i32>>,
     /// Memory budget shared by the relays of each gateway.
-    pub budgets: Mutex<HashMap<GatewayInstanceId, Weak<Budget>>>,
+    pub budgets: Mutex<HashMap<GatewayInstanceId, Weak<ByteBudget>>>,
     /// Output of ended agents, on disk.
-    pub spools: Spools,
+    pub spools: SpoolDir,
     /// Standard error of agents, on disk.
     pub logs: SessionLogs,
     /// Children that this supervisor started and has not reaped.
@@ -108,26 +108,26 @@ impl<S: Sys> Context<S> {
 
     /// Returns the buffer limits for the relays of a gateway.
     #[must_use]
-    pub fn limits(&self, gateway: GatewayInstanceId) -> Limits {
+    pub fn limits(&self, gateway: GatewayInstanceId) -> RelayLimits {
         let mut budgets = self.budgets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let budget = budgets.get(&gateway).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let new = Arc::new(Budget::new(self.config.gateway_bytes_max));
+            let new = Arc::new(ByteBudget::new(self.config.gateway_bytes_max));
             budgets.retain(|_, budget| budget.strong_count() > 0);
             budgets.insert(gateway, Arc::downgrade(&new));
             new
         });
-        Limits::new(&self.config, self.spools.shelf(gateway), budget)
+        RelayLimits::new(&self.config, self.spools.shelf(gateway), budget)
     }
 
     /// Returns the processes that must not be signalled for a lease whose own root is `own`.
     #[must_use]
-    pub fn guard(&self, own: Option<i32>) -> Guard {
+    pub fn guard(&self, own: Option<i32>) -> ProtectedProcesses {
         let mut other_roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         if let Some(pid) = own {
             other_roots.remove(&pid);
         }
         // Read again for each call: the pid of an ancestor that has ended may be reused.
-        Guard { own_line: self.sys.own_line(), other_roots }
+        ProtectedProcesses { own_line: self.sys.own_line(), other_roots }
     }
 
     /// True if a process belongs to the tree of a lease. Also true if its ancestors cannot be determined.
@@ -198,7 +198,7 @@ impl<S: Sys> Context<S> {
     pub fn strays(&self) -> Vec<i32> {
         // Keep the lock while the list is read: meanwhile no start can begin, and no registered pid is freed.
         let children = self.children();
-        let stray = |child: &Offspring| {
+        let stray = |child: &UnreapedChild| {
             !children.held.contains(&child.pid) && !children.starting.contains(&child.thread)
         };
         self.sys.children().into_iter().filter(stray).map(|child| child.pid).collect()
@@ -275,7 +275,7 @@ impl<S: Sys> Context<S> {
 
     /// Reads the current scope of this process.
     #[must_use]
-    pub fn here(&self) -> Option<Scope> {
+    pub fn here(&self) -> Option<PidScope> {
         self.sys.here()
     }
 }

@@ -13,7 +13,7 @@ const SLOTS: u32 = 16;
 pub const WAIT: Duration = Duration::from_secs(2);
 
 /// Permit to work on a disk; released on drop.
-pub type Slot = OwnedSemaphorePermit;
+pub type DiskPermit = OwnedSemaphorePermit;
 
 /// Handle to one disk.
 #[derive(Debug, Clone)]
@@ -32,13 +32,13 @@ impl Disk {
     ///
     /// # Errors
     /// The disk was closed; does not happen.
-    pub async fn slot(&self) -> io::Result<Slot> {
+    pub async fn slot(&self) -> io::Result<DiskPermit> {
         Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)
     }
 
     /// Returns a permit, if one is free now.
     #[must_use]
-    pub fn try_slot(&self) -> Option<Slot> {
+    pub fn try_slot(&self) -> Option<DiskPermit> {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
@@ -63,7 +63,10 @@ impl Disk {
 ///
 /// # Errors
 /// Those of [`Disk::run`].
-pub async fn run<T: Send + 'static>(slot: Slot, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+pub async fn run<T: Send + 'static>(
+    slot: DiskPermit,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
     let done = tokio::task::spawn_blocking(move || {
         let result = work();
         drop(slot);

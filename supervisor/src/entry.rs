@@ -1,7 +1,7 @@
 //! Entry of the owner's lease table: the row, the channels to its tasks, and state that is not in the row.
 
 use crate::core::lease::Lease;
-use crate::core::retain::{Clocks, Ended, Rest, due_ms, may_be_forgotten};
+use crate::core::retain::{Clocks, EndTime, LostFinding, due_ms, may_be_forgotten};
 use crate::handle;
 use crate::lease_task::LeaseCmd;
 use crate::link::Responder;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 /// Entry of the lease table.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LeaseEntry {
     /// Row, as last reported by the lease task.
     pub(crate) lease: Lease,
     /// Channel to the lease task, while it runs.
@@ -29,10 +29,10 @@ pub(crate) struct Entry {
     /// Time of the end on the supervisor's monotonic clock, if this supervisor saw it.
     pub(crate) ended_seen_ms: Option<u64>,
     /// Latest evidence about the tree of a lost lease, if it was checked again.
-    pub(crate) rest: Option<Rest>,
+    pub(crate) rest: Option<LostFinding>,
 }
 
-impl Entry {
+impl LeaseEntry {
     /// Creates an entry without task and streams.
     pub(crate) const fn of(lease: Lease) -> Self {
         Self {
@@ -57,8 +57,8 @@ impl Entry {
 
     /// Returns the time at which data kept for `keep_ms` after the end expires, on the supervisor's clock.
     pub(crate) fn due_ms(&self, keep_ms: u64, clocks: &Clocks) -> Option<u64> {
-        let before = self.lease.ended_at_ms.map(Ended::Before);
-        let ended = self.ended_seen_ms.map(Ended::Seen).or(before)?;
+        let before = self.lease.ended_at_ms.map(EndTime::Before);
+        let ended = self.ended_seen_ms.map(EndTime::Seen).or(before)?;
         self.lease.state.is_ended().then(|| due_ms(ended, keep_ms, clocks))
     }
 

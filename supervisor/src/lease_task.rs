@@ -3,16 +3,16 @@
 
 use crate::context::{Context, wall_ms};
 use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending};
-use crate::core::stop::{Action, Input, SURVIVOR_SWEEP_MS, Stop};
+use crate::core::stop::{Escalation, EscalationAction, EscalationInput, SURVIVOR_SWEEP_MS};
 use crate::core::verify::{Verdict, verify};
 use crate::disk;
-use crate::handover::Passed;
+use crate::handover::HandoverFd;
 use crate::owner::Event;
 use crate::relay::{Relay, RelayCmd};
-use crate::spawn::{self, Asked, SpawnError, Started};
-use crate::sweep::{self, Target};
+use crate::spawn::{self, SpawnError, SpawnRequest, StartedWrapper};
+use crate::sweep::{self, TreeQuery};
 use crate::sys::linux::Linux;
-use crate::sys::watch::{Child, Control, Heard};
+use crate::sys::watch::{Child, Control, ControlPacket};
 use crate::sys::{OpenProcess, Signal, Sys};
 use acp_shared::launch::{ExitStatus, FromWrapper};
 use acp_shared::protocol::{LeaseState, Refusal};
@@ -27,7 +27,7 @@ const KILL_ROUNDS_MAX: u32 = 8;
 /// Maximum time for the cleanup by a wrapper whose start failed.
 const FAILED_START_GRACE: Duration = Duration::from_millis(1_500);
 
-pub use crate::handover::{Pause, TaskState};
+pub use crate::handover::{PauseRequest, TaskState};
 
 /// Commands from the owner to a lease task.
 #[derive(Debug)]
@@ -40,23 +40,23 @@ pub enum LeaseCmd {
     /// End the tree without further grace periods.
     Hurry,
     /// Pause, until it is decided if the state of the task is exported for a handover (H14).
-    Pause(Pause),
+    Pause(PauseRequest),
 }
 
 /// Input from the wrapper's control socket.
-enum Said {
-    Heard(Heard),
+enum ControlEvent {
+    Packet(ControlPacket),
     Closed,
 }
 
-struct Task<S: Sys = Linux> {
+struct LeaseTask<S: Sys = Linux> {
     context: Arc<Context<S>>,
     lease: Lease,
     relay: Relay,
     /// The wrapper, until it was reaped.
     child: Option<Child<S>>,
     control: Option<Control>,
-    stop: Stop,
+    stop: Escalation,
     /// True if the wrapper sent `Done` before it ended.
     done: bool,
     /// True if the wrapper ended without `Done` while no close was in progress.
@@ -69,7 +69,7 @@ struct Task<S: Sys = Linux> {
 pub async fn run<S: Sys>(
     context: Arc<Context<S>>,
     mut lease: Lease,
-    asked: Asked,
+    asked: SpawnRequest,
     mut commands: mpsc::Receiver<LeaseCmd>,
 ) {
     let mut started = match spawn::start(&context, &mut lease, &asked).await {
@@ -81,8 +81,8 @@ pub async fn run<S: Sys>(
     }
     let (child, control, relay) = started.into_relay(&context, &lease, &asked.spec.env);
     context.tell(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false }).await;
-    let stop = Stop::new(lease.graces);
-    let mut task = Task {
+    let stop = Escalation::new(lease.graces);
+    let mut task = LeaseTask {
         context,
         lease,
         relay,
@@ -110,16 +110,17 @@ pub async fn resume<S: Sys>(
         opened.inspect_err(|error| tracing::error!(lease_id = %lease.lease_id, %error, "a control socket did not survive the handover")).ok()
     });
     let (stop, done, vanished) = (state.stop, state.done, state.vanished);
-    let mut task = Task { context, lease, relay, child: None, control, stop, done, vanished, strange: 0 };
+    let mut task =
+        LeaseTask { context, lease, relay, child: None, control, stop, done, vanished, strange: 0 };
     let mut inputs = Vec::new();
     if !state.wrapper_gone && !task.reopen() {
         inputs.extend(task.on_wrapper_ended(ExitStatus::Unknown).await);
     }
     if let Some(reason) = state.asked {
         task.begin_close(&reason).await;
-        inputs.push(Input::Begin);
+        inputs.push(EscalationInput::Begin);
     }
-    inputs.extend(state.hurried.then_some(Input::Hurry));
+    inputs.extend(state.hurried.then_some(EscalationInput::Hurry));
     for input in inputs {
         if task.step(input).await {
             return;
@@ -134,14 +135,14 @@ pub async fn resume<S: Sys>(
 async fn failed<S: Sys>(
     context: &Arc<Context<S>>,
     mut lease: Lease,
-    started: Option<Started<S>>,
+    started: Option<StartedWrapper<S>>,
     error: SpawnError,
 ) {
     let (refusal, crashed) = (error.refusal(), error.is_the_agents());
     tracing::warn!(lease_id = %lease.lease_id, error = refusal.message, "a spawn failed");
     if let Some(started) = started {
         // The closed control socket makes the wrapper end, if it has not ended because of its own error.
-        let Started { mut child, control, .. } = started;
+        let StartedWrapper { mut child, control, .. } = started;
         drop(control);
         if tokio::time::timeout(FAILED_START_GRACE, child.ended()).await.is_err() {
             kill_child(context, &lease, &child);
@@ -188,7 +189,7 @@ pub(crate) async fn until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease: Lea
 fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
     let evidence = context.sys.glance(child.handle());
     let Some(process) = child.handle().record() else { return };
-    let target = Target::of(lease, &context.holding.subtree);
+    let target = TreeQuery::of(lease, &context.holding.subtree);
     if let Verdict::Owned(proof) =
         verify(&target.claim(process), &evidence, &context.guard(Some(process.pid)))
         && let Err(error) = context.sys.signal(child.handle(), &proof, Signal::Kill)
@@ -201,7 +202,7 @@ fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
 /// error if the process list cannot be read.
 async fn tree_gone<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::Result<bool> {
     let (target, guard) =
-        (Target::of(lease, &context.holding.subtree), context.guard(lease.bound.map(|b| b.wrapper.pid)));
+        (TreeQuery::of(lease, &context.holding.subtree), context.guard(lease.bound.map(|b| b.wrapper.pid)));
     let swept = context.blocking(move |sys| sweep::kill(sys, &target, &guard, KILL_ROUNDS_MAX)).await;
     let found = swept.inspect_err(|error| {
         tracing::warn!(lease_id = %lease.lease_id, %error, "cannot look for a tree");
@@ -246,19 +247,19 @@ async fn ended<S: Sys>(child: Option<&mut Child<S>>) -> ExitStatus {
     }
 }
 
-async fn hear(control: Option<&Control>) -> Said {
+async fn hear(control: Option<&Control>) -> ControlEvent {
     let Some(control) = control else { return std::future::pending().await };
     match control.recv().await {
-        Ok(Some(heard)) => Said::Heard(heard),
-        Ok(None) => Said::Closed,
+        Ok(Some(heard)) => ControlEvent::Packet(heard),
+        Ok(None) => ControlEvent::Closed,
         Err(error) => {
             tracing::warn!(%error, "a wrapper's control socket");
-            Said::Closed
+            ControlEvent::Closed
         }
     }
 }
 
-impl<S: Sys> Task<S> {
+impl<S: Sys> LeaseTask<S> {
     /// Runs until the lease has ended, or until a handover requests the state of the task. Returns the
     /// channel for the state in the latter case.
     async fn live(
@@ -277,7 +278,7 @@ impl<S: Sys> Task<S> {
                     },
                     command => self.on_command(command).await,
                 },
-                () = sleep_until(wake) => Some(Input::Tick),
+                () = sleep_until(wake) => Some(EscalationInput::Tick),
             };
             if let Some(input) = input
                 && self.step(input).await
@@ -304,7 +305,7 @@ impl<S: Sys> Task<S> {
         });
         let state = TaskState {
             stop: self.stop,
-            control: control.map(Passed::new),
+            control: control.map(HandoverFd::new),
             wrapper_gone: self.child.is_none(),
             done: self.done,
             vanished: self.vanished,
@@ -337,25 +338,25 @@ impl<S: Sys> Task<S> {
         self.child.is_some()
     }
 
-    async fn on_command(&mut self, command: Option<LeaseCmd>) -> Option<Input> {
+    async fn on_command(&mut self, command: Option<LeaseCmd>) -> Option<EscalationInput> {
         match command {
             Some(LeaseCmd::Close { reason }) => {
                 self.begin_close(&reason).await;
-                Some(Input::Begin)
+                Some(EscalationInput::Begin)
             }
             Some(LeaseCmd::Pause(_)) => None,
             // The owner is gone, so this task ends soon too.
             Some(LeaseCmd::Hurry) | None => {
                 self.begin_close("the supervisor ends").await;
-                Some(Input::Hurry)
+                Some(EscalationInput::Hurry)
             }
         }
     }
 
-    async fn on_said(&mut self, said: Said) -> Option<Input> {
+    async fn on_said(&mut self, said: ControlEvent) -> Option<EscalationInput> {
         let wrapper = self.child.as_ref().map(|child| Arc::clone(child.handle()));
         match said {
-            Said::Heard(heard) => match self.said_by(heard, wrapper.as_deref())? {
+            ControlEvent::Packet(heard) => match self.said_by(heard, wrapper.as_deref())? {
                 Ok(message) => self.on_message(message).await,
                 Err(error) => {
                     tracing::warn!(lease_id = %self.lease.lease_id, %error, "a wrapper's control socket");
@@ -363,7 +364,7 @@ impl<S: Sys> Task<S> {
                     None
                 }
             },
-            Said::Closed => {
+            ControlEvent::Closed => {
                 self.control = None;
                 None
             }
@@ -374,7 +375,7 @@ impl<S: Sys> Task<S> {
     /// are ignored.
     fn said_by(
         &mut self,
-        heard: Heard,
+        heard: ControlPacket,
         wrapper: Option<&S::Handle>,
     ) -> Option<Result<FromWrapper, WireError>> {
         let heard = heard.from(self.context.sys.as_ref(), wrapper?);
@@ -390,12 +391,12 @@ impl<S: Sys> Task<S> {
             .ok()
     }
 
-    async fn on_message(&mut self, message: FromWrapper) -> Option<Input> {
+    async fn on_message(&mut self, message: FromWrapper) -> Option<EscalationInput> {
         match message {
             FromWrapper::AdapterExited { status } => {
                 self.adapter_ended(status);
                 self.begin_close(&format!("the adapter ended: {status}")).await;
-                Some(Input::AdapterGone)
+                Some(EscalationInput::AdapterGone)
             }
             FromWrapper::Done { status, survivors } => {
                 if !survivors.is_empty() {
@@ -419,7 +420,7 @@ impl<S: Sys> Task<S> {
         }
     }
 
-    async fn on_wrapper_ended(&mut self, status: ExitStatus) -> Option<Input> {
+    async fn on_wrapper_ended(&mut self, status: ExitStatus) -> Option<EscalationInput> {
         let wrapper = self.child.as_ref().map(|child| Arc::clone(child.handle()));
         self.forget_wrapper();
         // The last messages may still be in the socket.
@@ -435,7 +436,7 @@ impl<S: Sys> Task<S> {
         }
         self.adapter_ended(ExitStatus::Unknown);
         self.begin_close(&format!("its wrapper ended without a word ({status})")).await;
-        Some(Input::WrapperGone)
+        Some(EscalationInput::WrapperGone)
     }
 
     /// Unregisters the wrapper after it was reaped: its pid may be reused.
@@ -460,21 +461,21 @@ impl<S: Sys> Task<S> {
     }
 
     /// Executes one step of the escalation. Returns true if the lease has ended.
-    async fn step(&mut self, input: Input) -> bool {
+    async fn step(&mut self, input: EscalationInput) -> bool {
         let mut actions = self.stop.step(self.context.now_ms(), input);
         let mut next = 0;
         while let Some(action) = actions.get(next).copied() {
             next += 1;
             match action {
-                Action::CloseStdin => self.relay.tell(RelayCmd::CloseStdin),
-                Action::Terminate => self.terminate(),
-                Action::Kill => {
+                EscalationAction::CloseStdin => self.relay.tell(RelayCmd::CloseStdin),
+                EscalationAction::Terminate => self.terminate(),
+                EscalationAction::Kill => {
                     if self.kill().await {
-                        actions.extend(self.stop.step(self.context.now_ms(), Input::TreeGone));
+                        actions.extend(self.stop.step(self.context.now_ms(), EscalationInput::TreeGone));
                     }
                 }
-                Action::NameSurvivors => self.name_survivors().await,
-                Action::Finish => {
+                EscalationAction::NameSurvivors => self.name_survivors().await,
+                EscalationAction::Finish => {
                     self.finish().await;
                     return true;
                 }
@@ -487,7 +488,7 @@ impl<S: Sys> Task<S> {
     fn terminate(&self) {
         let (Some(bound), Some(child)) = (self.lease.bound, &self.child) else { return };
         let handle = child.handle();
-        let target = Target::of(&self.lease, &self.context.holding.subtree);
+        let target = TreeQuery::of(&self.lease, &self.context.holding.subtree);
         let claim = target.claim(bound.wrapper);
         for signal in [Signal::Term, Signal::Cont] {
             let evidence = self.context.sys.glance(handle);
@@ -528,7 +529,7 @@ impl<S: Sys> Task<S> {
 
     async fn name_survivors(&mut self) {
         let (target, guard) = (
-            Target::of(&self.lease, &self.context.holding.subtree),
+            TreeQuery::of(&self.lease, &self.context.holding.subtree),
             self.context.guard(self.lease.bound.map(|b| b.wrapper.pid)),
         );
         let found = self.context.blocking(move |sys| sweep::find_now(sys, &target, &guard)).await;

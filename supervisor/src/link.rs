@@ -18,12 +18,12 @@ const OUTPUT_QUEUED_MAX: usize = 4;
 
 /// Id of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinkId(pub u64);
+pub struct ConnectionId(pub u64);
 
 /// Sending side of one connection.
 #[derive(Debug, Clone)]
-pub struct Link {
-    id: LinkId,
+pub struct ConnectionHandle {
+    id: ConnectionId,
     control: mpsc::Sender<ToClient>,
     output: mpsc::Sender<Notice>,
     in_flight: Arc<AtomicUsize>,
@@ -33,7 +33,7 @@ pub struct Link {
 
 /// Queues for the task that writes to the socket.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingQueues {
     /// Replies and notices.
     pub control: mpsc::Receiver<ToClient>,
     /// Pieces of output.
@@ -61,7 +61,7 @@ fn weight(message: &ToClient) -> usize {
     }
 }
 
-impl Outgoing {
+impl OutgoingQueues {
     /// Records that a message was written to the socket and is no longer buffered.
     pub fn sent(&self, message: &ToClient) {
         self.queued_bytes.fetch_sub(weight(message), Ordering::Relaxed);
@@ -73,10 +73,10 @@ impl Outgoing {
     }
 }
 
-impl Link {
+impl ConnectionHandle {
     /// Creates both sides of a new connection.
     #[must_use]
-    pub fn new(id: LinkId) -> (Self, Outgoing) {
+    pub fn new(id: ConnectionId) -> (Self, OutgoingQueues) {
         let (control, control_out) = mpsc::channel(CONTROL_QUEUED_MAX);
         let (output, output_out) = mpsc::channel(OUTPUT_QUEUED_MAX);
         let (in_flight, queued_bytes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -89,12 +89,12 @@ impl Link {
             queued_bytes: Arc::clone(&queued_bytes),
             end: end.clone(),
         };
-        (link, Outgoing { control: control_out, output: output_out, in_flight, queued_bytes, end })
+        (link, OutgoingQueues { control: control_out, output: output_out, in_flight, queued_bytes, end })
     }
 
     /// Returns the id of the connection.
     #[must_use]
-    pub const fn id(&self) -> LinkId {
+    pub const fn id(&self) -> ConnectionId {
         self.id
     }
 
@@ -138,7 +138,7 @@ impl Link {
 /// Obligation to answer one request. If dropped without an answer, it sends an internal error.
 #[derive(Debug)]
 pub struct Responder {
-    link: Link,
+    link: ConnectionHandle,
     id: u64,
     answered: bool,
 }
@@ -146,7 +146,7 @@ pub struct Responder {
 impl Responder {
     /// Returns the connection of the request.
     #[must_use]
-    pub const fn link(&self) -> &Link {
+    pub const fn link(&self) -> &ConnectionHandle {
         &self.link
     }
 
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn large_replies_that_nobody_reads_end_the_connection() {
-        let (link, mut outgoing) = Link::new(LinkId(1));
+        let (link, mut outgoing) = ConnectionHandle::new(ConnectionId(1));
         let tail =
             |bytes: usize| Ok(Reply::Tail(Tail { bytes: vec![0; bytes], truncated: true, exit: None }));
         let answer = |bytes| link.begin(1, 100).unwrap().answer(tail(bytes));

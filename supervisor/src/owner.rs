@@ -3,20 +3,20 @@
 
 use crate::admission::Denial;
 use crate::context::Context;
-use crate::core::admit::{Installation, Policy};
-use crate::core::backoff::{self, Agent, Backoff, Outcome};
+use crate::core::admit::{AccessPolicy, Installation};
+use crate::core::backoff::{self, AgentKey, Backoff, RunOutcome};
 use crate::core::lease::Lease;
-use crate::core::retain::Rest;
-use crate::core::verify::Guard;
-use crate::entry::Entry;
+use crate::core::retain::LostFinding;
+use crate::core::verify::ProtectedProcesses;
+use crate::entry::LeaseEntry;
 use crate::files::FileQueues;
 use crate::handle;
-use crate::handover::{Footing, Frozen, Standing, Tried, Upgrade};
+use crate::handover::{ExportedState, HandoverResources, InheritableResources, TrialResult, Upgrade};
 use crate::lease_task::LeaseCmd;
-use crate::link::{Link, LinkId, Responder};
-use crate::progress::Pending;
+use crate::link::{ConnectionHandle, ConnectionId, Responder};
+use crate::progress::PendingProgress;
 use crate::relay::{self, Relay};
-use crate::sys::linux::Handle;
+use crate::sys::linux::ProcessHandle;
 use crate::systemd::Manager;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -45,7 +45,7 @@ pub enum Event {
         /// Peer identity.
         peer: Peer,
         /// Connection of the client.
-        link: Link,
+        link: ConnectionHandle,
         /// Channel for the answer.
         answer: oneshot::Sender<Result<Welcome, Denial>>,
     },
@@ -60,7 +60,7 @@ pub enum Event {
         to: Responder,
     },
     /// A connection ended.
-    Unlinked(LinkId),
+    Unlinked(ConnectionId),
     /// A spawn is complete, successful or not.
     Spawned {
         /// Current lease.
@@ -78,7 +78,7 @@ pub enum Event {
         stuck: bool,
     },
     /// Lost leases were checked again.
-    Looked(Vec<(LeaseId, Rest)>),
+    Looked(Vec<(LeaseId, LostFinding)>),
     /// A notice for a gateway, on any connection.
     News {
         /// Gateway to notify.
@@ -87,29 +87,29 @@ pub enum Event {
         notice: Notice,
     },
     /// The trial of a new program has ended (H14).
-    Tried(Tried),
+    TrialFinished(TrialResult),
     /// Request to end the supervisor; a second one skips the grace periods.
     Stop,
 }
 
 /// Client of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum ClientKind {
     Gateway(GatewayInstanceId),
     Admin,
 }
 
 #[derive(Debug)]
-pub(crate) struct Connected {
-    pub(crate) link: Link,
-    pub(crate) who: Who,
+pub(crate) struct ConnectedClient {
+    pub(crate) link: ConnectionHandle,
+    pub(crate) who: ClientKind,
     /// Peer identity at the time of connecting.
     pub(crate) peer: Peer,
     pub(crate) epoch: u64,
     /// Negotiated protocol version.
     pub(crate) version: u16,
     /// Process of the client, if the kernel reports it.
-    pub(crate) process: Option<(i32, Arc<Handle>)>,
+    pub(crate) process: Option<(i32, Arc<ProcessHandle>)>,
 }
 
 /// Maximum time for connections to read the last message.
@@ -124,12 +124,12 @@ const TERMINALS_SLACK_MS: u64 = 1_000;
 pub struct Owner {
     pub(crate) context: Arc<Context>,
     pub(crate) supervisor_id: String,
-    pub(crate) policy: Policy,
-    pub(crate) leases: BTreeMap<LeaseId, Entry>,
-    pub(crate) links: HashMap<LinkId, Connected>,
+    pub(crate) policy: AccessPolicy,
+    pub(crate) leases: BTreeMap<LeaseId, LeaseEntry>,
+    pub(crate) links: HashMap<ConnectionId, ConnectedClient>,
     pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
     pub(crate) detached_at_ms: HashMap<GatewayInstanceId, u64>,
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingProgress,
     pub(crate) stopping: bool,
     pub(crate) hurried: bool,
     /// Time of the next sweep over leases without a task.
@@ -146,7 +146,7 @@ pub struct Owner {
     /// Restart delays of agents that crashed recently.
     pub(crate) backoff: Backoff,
     /// Process-level resources, needed for a handover.
-    pub(crate) ground: Option<Footing>,
+    pub(crate) ground: Option<HandoverResources>,
     /// Upgrade in progress; `leaving` is true once no client is admitted.
     pub(crate) upgrade: Option<Upgrade>,
     pub(crate) leaving: bool,
@@ -155,11 +155,11 @@ pub struct Owner {
 
 /// Reason for the end of the owner's loop.
 #[derive(Debug)]
-pub(crate) enum Leave {
+pub(crate) enum OwnerExit {
     /// All trees are gone or reported as survivors. The resources are held until all writes are on disk.
-    Ended(Option<Standing>),
+    Ended(Option<InheritableResources>),
     /// The state is exported, for another program to resume.
-    Frozen(Box<Frozen>),
+    Exported(Box<ExportedState>),
 }
 
 impl Owner {
@@ -168,14 +168,14 @@ impl Owner {
     #[must_use]
     pub fn new(
         context: Arc<Context>,
-        policy: Policy,
+        policy: AccessPolicy,
         leases: Vec<Lease>,
         installations: Vec<Installation>,
         warnings: Vec<String>,
     ) -> Self {
-        let entry = |lease: Lease| (lease.lease_id, Entry::of(lease));
+        let entry = |lease: Lease| (lease.lease_id, LeaseEntry::of(lease));
         Self {
-            backoff: Backoff::new(backoff::Limits::of(&context.config)),
+            backoff: Backoff::new(backoff::CrashLimits::of(&context.config)),
             context,
             supervisor_id: uuid::Uuid::now_v7().to_string(),
             policy,
@@ -183,7 +183,7 @@ impl Owner {
             links: HashMap::new(),
             installations: installations.into_iter().map(|i| (i.gateway, i)).collect(),
             detached_at_ms: HashMap::new(),
-            pending: Pending::default(),
+            pending: PendingProgress::default(),
             stopping: false,
             hurried: false,
             sweep_at_ms: 0,
@@ -202,7 +202,7 @@ impl Owner {
 
     /// Handles events until the supervisor has ended (stop requested, and all trees gone or reported), or
     /// until its state is exported for another program.
-    pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Leave {
+    pub(crate) async fn run(mut self, events: &mut mpsc::Receiver<Event>) -> OwnerExit {
         loop {
             let event = match tokio::time::timeout_at(self.wake_at(), events.recv()).await {
                 Ok(Some(event)) => Some(event),
@@ -222,7 +222,7 @@ impl Owner {
             if self.may_freeze()
                 && let Some(frozen) = self.freeze(events).await
             {
-                return Leave::Frozen(Box::new(frozen));
+                return OwnerExit::Exported(Box::new(frozen));
             }
         }
         drop(std::mem::take(&mut self.files).stop().await);
@@ -237,7 +237,7 @@ impl Owner {
         for door in ground.iter().flat_map(|ground| &ground.doors) {
             door.abort();
         }
-        Leave::Ended(ground.map(|ground| ground.standing))
+        OwnerExit::Ended(ground.map(|ground| ground.standing))
     }
 
     pub(crate) fn on(&mut self, event: Event) {
@@ -261,7 +261,7 @@ impl Owner {
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
             Event::Looked(rests) => self.looked(rests),
             Event::News { gateway, notice } => self.tell(gateway, notice),
-            Event::Tried(tried) => self.tried(tried),
+            Event::TrialFinished(tried) => self.tried(tried),
             Event::Stop => self.stop(),
         }
     }
@@ -280,8 +280,8 @@ impl Owner {
     }
 
     /// Refuses requests of an older start of a gateway, and requests without a required epoch.
-    fn fence(&self, connected: &Connected, body: &Request, epoch: Option<u64>) -> Result<(), Refusal> {
-        let Who::Gateway(gateway) = connected.who else { return Ok(()) };
+    fn fence(&self, connected: &ConnectedClient, body: &Request, epoch: Option<u64>) -> Result<(), Refusal> {
+        let ClientKind::Gateway(gateway) = connected.who else { return Ok(()) };
         let needs = connected.version >= VERSION_MARKS && body.acts();
         let Some(epoch) = epoch else {
             let why = "a gateway of protocol 2 sends what acts with its epoch";
@@ -299,10 +299,10 @@ impl Owner {
         Ok(())
     }
 
-    fn unlink(&mut self, id: LinkId) {
+    fn unlink(&mut self, id: ConnectionId) {
         let Some(connected) = self.links.remove(&id) else { return };
         tracing::info!(who = ?connected.who, "disconnected");
-        if let Who::Gateway(gateway) = connected.who {
+        if let ClientKind::Gateway(gateway) = connected.who {
             self.save_progress(Some(gateway));
             self.detach(gateway);
         }
@@ -331,10 +331,10 @@ impl Owner {
             }
             Err(refusal) => {
                 entry.commands = None;
-                if let Some(agent) = Agent::of(&entry.lease)
+                if let Some(agent) = AgentKey::of(&entry.lease)
                     && crashed
                 {
-                    self.backoff.on(now, &agent, Outcome::StartFailed);
+                    self.backoff.on(now, &agent, RunOutcome::StartFailed);
                 }
                 if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
                     // Nothing was done or recorded: the same spawn may be repeated.
@@ -361,12 +361,12 @@ impl Owner {
         let news = entry.lease.state != state;
         if news
             && entry.lease.state == LeaseState::Open
-            && let Some(agent) = Agent::of(&lease)
+            && let Some(agent) = AgentKey::of(&lease)
         {
             let now = self.context.now_ms();
             let ran_ms = now.saturating_sub(entry.open_since_ms);
             let asked = entry.close_at_ms.is_some() || self.stopping;
-            let outcome = if asked { Outcome::Closed { ran_ms } } else { Outcome::Died { ran_ms } };
+            let outcome = if asked { RunOutcome::Closed { ran_ms } } else { RunOutcome::Died { ran_ms } };
             self.backoff.on(now, &agent, outcome);
         }
         entry.take(lease, self.context.now_ms());
@@ -394,17 +394,17 @@ impl Owner {
 
     /// Sends a notice to a gateway, if it is connected.
     fn tell(&self, gateway: GatewayInstanceId, notice: Notice) {
-        for connected in self.links.values().filter(|c| c.who == Who::Gateway(gateway)) {
+        for connected in self.links.values().filter(|c| c.who == ClientKind::Gateway(gateway)) {
             connected.link.tell(ToClient::Notice(notice.clone()));
         }
     }
 
-    pub(crate) fn terminals(&self, of: LeaseId) -> impl Iterator<Item = (&LeaseId, &Entry)> {
+    pub(crate) fn terminals(&self, of: LeaseId) -> impl Iterator<Item = (&LeaseId, &LeaseEntry)> {
         self.leases.iter().filter(move |(_, e)| e.lease.parent() == Some(of) && e.commands.is_some())
     }
 
     fn close_terminals(&mut self, of: LeaseId, reason: &str) {
-        if self.leases.get(&of).is_some_and(Entry::is_ending) {
+        if self.leases.get(&of).is_some_and(LeaseEntry::is_ending) {
             let ids: Vec<LeaseId> = self.terminals(of).map(|(id, _)| *id).collect();
             for id in ids {
                 self.close(id, reason);
@@ -482,12 +482,12 @@ impl Owner {
     }
 
     /// Returns the lease, if this client may see it.
-    pub(crate) fn visible(&mut self, who: Who, id: LeaseId) -> Result<&mut Entry, Refusal> {
+    pub(crate) fn visible(&mut self, who: ClientKind, id: LeaseId) -> Result<&mut LeaseEntry, Refusal> {
         let gateway = match who {
-            Who::Admin => None,
-            Who::Gateway(gateway) => Some(gateway),
+            ClientKind::Admin => None,
+            ClientKind::Gateway(gateway) => Some(gateway),
         };
-        let may_see = |entry: &&mut Entry| gateway.is_none_or(|gateway| entry.lease.gateway == gateway);
+        let may_see = |entry: &&mut LeaseEntry| gateway.is_none_or(|gateway| entry.lease.gateway == gateway);
         let uid = self.uid_of(who);
         let found = self.leases.get_mut(&id);
         if let (Some(entry), Some(gateway)) = (&found, gateway)
@@ -502,7 +502,7 @@ impl Owner {
     }
 
     /// Returns the user id of a client, for the log.
-    pub(crate) fn uid_of(&self, who: Who) -> u32 {
+    pub(crate) fn uid_of(&self, who: ClientKind) -> u32 {
         self.links
             .values()
             .find(|connected| connected.who == who)
@@ -510,7 +510,7 @@ impl Owner {
     }
 
     /// Returns the relay of a lease: of living streams, or of kept output.
-    pub(crate) fn streams(&mut self, who: Who, id: LeaseId) -> Result<Relay, Refusal> {
+    pub(crate) fn streams(&mut self, who: ClientKind, id: LeaseId) -> Result<Relay, Refusal> {
         let context = Arc::clone(&self.context);
         let entry = self.visible(who, id)?;
         if let Some(relay) = &entry.relay {
@@ -539,7 +539,7 @@ impl Owner {
     }
 
     /// Returns the processes that must not be signalled for a lease.
-    pub(crate) fn guard(&self, lease: &Lease) -> Guard {
+    pub(crate) fn guard(&self, lease: &Lease) -> ProtectedProcesses {
         self.context.guard(lease.bound.map(|b| b.wrapper.pid))
     }
 }

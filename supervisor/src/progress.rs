@@ -6,7 +6,7 @@
 //! that much, but never ahead.
 
 use crate::context::wall_ms;
-use crate::core::marks::Acked;
+use crate::core::marks::AckedOutput;
 use crate::owner::Owner;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{LeaseKind, Refusal, Rollback};
@@ -23,7 +23,7 @@ fn time(wall_ms: u64) -> String {
 
 /// Progress state of the owner that is not part of the installations.
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingProgress {
     /// Time until which agents of refused gateways are kept, on the supervisor's clock.
     pub(crate) kept_until_ms: HashMap<GatewayInstanceId, u64>,
     /// Gateways with an unwritten event id.
@@ -32,7 +32,7 @@ pub(crate) struct Pending {
     save_at_ms: Option<u64>,
 }
 
-impl Pending {
+impl PendingProgress {
     /// Deadline for writing event ids.
     pub(crate) const fn save_at_ms(&self) -> Option<u64> {
         self.save_at_ms
@@ -71,7 +71,7 @@ impl Owner {
     }
 
     /// Returns the living agents of a gateway, with the acknowledged offset of their output.
-    pub(crate) fn acked(&self, gateway: GatewayInstanceId) -> Vec<Acked> {
+    pub(crate) fn acked(&self, gateway: GatewayInstanceId) -> Vec<AckedOutput> {
         self.leases
             .values()
             .filter(|e| e.lease.gateway == gateway && e.lease.kind == LeaseKind::Agent)
@@ -79,7 +79,7 @@ impl Owner {
             .map(|e| {
                 let info = e.info();
                 let (lease_id, started_at_ms) = (info.lease_id, info.started_at_ms);
-                Acked { lease_id, offset: info.stdout_acked, started_at_ms }
+                AckedOutput { lease_id, offset: info.stdout_acked, started_at_ms }
             })
             .collect()
     }

@@ -2,14 +2,14 @@
 //! start this happens before the first connection is accepted.
 
 use crate::context::{Context, wall_ms};
-use crate::core::cgroup::Subtree;
-use crate::core::lease::{Lease, LeaseEvent, Place, ProcessRecord, UNENDED};
-use crate::core::reap::{Findings, Plan, Stage, plan};
-use crate::core::retain::Rest;
+use crate::core::cgroup::CgroupSubtree;
+use crate::core::lease::{Lease, LeaseEvent, ProcessRecord, ScopeRelation, UNENDED};
+use crate::core::reap::{Findings, ReapPlan, ReapStage, plan};
+use crate::core::retain::LostFinding;
 use crate::core::tree::Proc;
-use crate::core::verify::{Guard, Holder, holder};
+use crate::core::verify::{ProtectedProcesses, SpawnerState, holder};
 use crate::disk;
-use crate::sweep::{self, Found, Target};
+use crate::sweep::{self, TreeQuery, TreeScan};
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, ReapLine};
@@ -23,34 +23,35 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Lease with the processes found and the resulting plan.
 #[derive(Debug)]
-pub struct Examined<H> {
+pub struct ExaminedLease<H> {
     /// Processes found.
-    pub found: Found<H>,
+    pub found: TreeScan<H>,
     /// Resulting plan.
-    pub plan: Plan,
+    pub plan: ReapPlan,
     /// True if the tree was searched. Trees of another supervisor are not.
     looked: bool,
     /// Processes that must not be signalled for this lease.
-    guard: Guard,
+    guard: ProtectedProcesses,
 }
 
 /// Data that is read once for many leases.
-struct Scene<'a> {
-    subtree: &'a Subtree,
+struct ReapSnapshot<'a> {
+    subtree: &'a CgroupSubtree,
     snapshot: Vec<Proc>,
     markers: HashMap<String, Vec<i32>>,
     /// Root pids recorded in the leases.
     roots: Vec<(LeaseId, i32)>,
 }
 
-impl<'a> Scene<'a> {
-    fn read<S: Sys>(sys: &S, leases: &[Lease], subtree: &'a Subtree) -> io::Result<Self> {
+impl<'a> ReapSnapshot<'a> {
+    fn read<S: Sys>(sys: &S, leases: &[Lease], subtree: &'a CgroupSubtree) -> io::Result<Self> {
         let here = sys.here();
         // Quarantined records are not used for a search.
         let lies_here = |l: &&Lease| {
-            here.as_ref().is_some_and(|here| l.scope.seen_from(here) == Place::Here) && !l.is_quarantined()
+            here.as_ref().is_some_and(|here| l.scope.seen_from(here) == ScopeRelation::Here)
+                && !l.is_quarantined()
         };
-        let since = |l| Target::of(l, subtree).since_ticks(sys).unwrap_or(0);
+        let since = |l| TreeQuery::of(l, subtree).since_ticks(sys).unwrap_or(0);
         let oldest = leases.iter().filter(lies_here).map(since).min();
         let Some(oldest) = oldest else {
             return Ok(Self { subtree, snapshot: Vec::new(), markers: HashMap::new(), roots: Vec::new() });
@@ -64,7 +65,7 @@ impl<'a> Scene<'a> {
 
     /// Returns the processes that must not be signalled for this lease, including the roots of all other
     /// leases.
-    fn guard(&self, lease: &Lease, guard: &Guard) -> Guard {
+    fn guard(&self, lease: &Lease, guard: &ProtectedProcesses) -> ProtectedProcesses {
         let mut guard = guard.clone();
         let own = lease.bound.map(|b| b.wrapper.pid);
         let others = self.roots.iter().filter(|(id, pid)| *id != lease.lease_id && Some(*pid) != own);
@@ -75,24 +76,29 @@ impl<'a> Scene<'a> {
 
 /// Determines if a supervisor manages the lease. A lease that this supervisor itself has declared lost is not
 /// managed.
-fn holder_of<S: Sys>(sys: &S, lease: &Lease, watch: &Watch) -> Holder {
+fn holder_of<S: Sys>(sys: &S, lease: &Lease, watch: &ReaperContext) -> SpawnerState {
     let given_up = lease.state == LeaseState::Lost || watch.found_again.contains(&lease.lease_id);
     if given_up && lease.supervisor == watch.me {
-        return Holder::Dead;
+        return SpawnerState::Dead;
     }
     let (_, supervisor) = sweep::look(sys, lease.supervisor.pid);
     holder(lease.supervisor, &lease.scope, &supervisor)
 }
 
-fn examine<S: Sys>(sys: &S, lease: &Lease, watch: &Watch, scene: &Scene<'_>) -> Examined<S::Handle> {
+fn examine<S: Sys>(
+    sys: &S,
+    lease: &Lease,
+    watch: &ReaperContext,
+    scene: &ReapSnapshot<'_>,
+) -> ExaminedLease<S::Handle> {
     let holder = holder_of(sys, lease, watch);
-    let looked = holder == Holder::Dead && !lease.is_quarantined();
-    let (target, guard) = (Target::of(lease, scene.subtree), scene.guard(lease, &watch.guard));
+    let looked = holder == SpawnerState::Dead && !lease.is_quarantined();
+    let (target, guard) = (TreeQuery::of(lease, scene.subtree), scene.guard(lease, &watch.guard));
     let found = if looked {
         let marked = scene.markers.get(&lease.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
         sweep::find(sys, &target, &guard, &scene.snapshot, marked)
     } else {
-        Found::default()
+        TreeScan::default()
     };
     let findings = Findings {
         here: sys.here(),
@@ -101,23 +107,23 @@ fn examine<S: Sys>(sys: &S, lease: &Lease, watch: &Watch, scene: &Scene<'_>) -> 
         unknown: found.unknown,
         doubt: found.doubt,
     };
-    Examined { plan: plan(lease, &findings), found, looked, guard }
+    ExaminedLease { plan: plan(lease, &findings), found, looked, guard }
 }
 
 /// Identity of this supervisor, and the processes protected from its signals.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub struct ReaperContext {
     /// Process record of this supervisor, as stored in leases.
     pub me: ProcessRecord,
     /// Processes that must not be signalled.
-    pub guard: Guard,
+    pub guard: ProtectedProcesses,
     /// Cgroups of leases.
-    pub subtree: Subtree,
+    pub subtree: CgroupSubtree,
     /// Leases whose processes are being ended by the current reap.
     found_again: HashSet<LeaseId>,
 }
 
-impl Watch {
+impl ReaperContext {
     /// Creates the watch of a supervisor.
     #[must_use]
     pub fn of<S: Sys>(context: &Context<S>) -> Self {
@@ -134,15 +140,15 @@ impl Watch {
 ///
 /// # Errors
 /// The process list cannot be read.
-pub fn dry_run<S: Sys>(sys: &S, leases: &[Lease], watch: &Watch) -> io::Result<Vec<ReapLine>> {
-    let scene = Scene::read(sys, leases, &watch.subtree)?;
+pub fn dry_run<S: Sys>(sys: &S, leases: &[Lease], watch: &ReaperContext) -> io::Result<Vec<ReapLine>> {
+    let scene = ReapSnapshot::read(sys, leases, &watch.subtree)?;
     Ok(leases.iter().map(|lease| line(lease, &examine(sys, lease, watch, &scene).plan)).collect())
 }
 
-fn line(lease: &Lease, plan: &Plan) -> ReapLine {
+fn line(lease: &Lease, plan: &ReapPlan) -> ReapLine {
     let pids = match plan {
-        Plan::Signal(pids) => pids.clone(),
-        Plan::Mark(..) | Plan::Rest(_) | Plan::Leave(_) => Vec::new(),
+        ReapPlan::Signal(pids) => pids.clone(),
+        ReapPlan::Mark(..) | ReapPlan::StayLost(_) | ReapPlan::Leave(_) => Vec::new(),
     };
     ReapLine {
         lease_id: lease.lease_id,
@@ -155,18 +161,18 @@ fn line(lease: &Lease, plan: &Plan) -> ReapLine {
 
 /// Result of a reap.
 #[derive(Debug, Default)]
-pub struct Reaped {
+pub struct ReapResult {
     /// First decision about each lease.
     pub lines: Vec<ReapLine>,
     /// Current evidence about lost leases.
-    pub rests: Vec<(LeaseId, Rest)>,
+    pub rests: Vec<(LeaseId, LostFinding)>,
 }
 
-impl Reaped {
-    fn of(leases: &[Lease], lines: Option<Vec<ReapLine>>, plans: &[Plan]) -> Self {
-        let rest = |(lease, plan): (&Lease, &Plan)| match plan {
-            Plan::Rest(rest) => Some((lease.lease_id, *rest)),
-            Plan::Signal(_) | Plan::Mark(..) | Plan::Leave(_) => None,
+impl ReapResult {
+    fn of(leases: &[Lease], lines: Option<Vec<ReapLine>>, plans: &[ReapPlan]) -> Self {
+        let rest = |(lease, plan): (&Lease, &ReapPlan)| match plan {
+            ReapPlan::StayLost(rest) => Some((lease.lease_id, *rest)),
+            ReapPlan::Signal(_) | ReapPlan::Mark(..) | ReapPlan::Leave(_) => None,
         };
         let rests = leases.iter().zip(plans).filter_map(rest).collect();
         Self { lines: lines.unwrap_or_default(), rests }
@@ -178,28 +184,28 @@ impl Reaped {
 ///
 /// # Errors
 /// The process list cannot be read; results recorded before that remain.
-pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io::Result<Reaped> {
+pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io::Result<ReapResult> {
     if context.store.read_only().is_some() {
-        return Ok(Reaped::default());
+        return Ok(ReapResult::default());
     }
     let mut lines: Option<Vec<ReapLine>> = None;
     let began = context.now_ms();
     let term_until = began.saturating_add(context.config.reap_term_ms);
     let kill_until = term_until.saturating_add(context.config.reap_kill_ms);
-    let mut ending = Ending::default();
+    let mut ending = ReapState::default();
     loop {
         let kill = context.now_ms() >= term_until;
-        let Round { plans, survivors, targets } = round(context, leases, kill, &mut ending).await?;
+        let RoundResult { plans, survivors, targets } = round(context, leases, kill, &mut ending).await?;
         lines.get_or_insert_with(|| {
             leases.iter().zip(&plans).map(|(lease, plan)| line(lease, plan)).collect()
         });
         record(context, leases, &plans).await;
         if targets == 0 {
-            return Ok(Reaped::of(leases, lines, &plans));
+            return Ok(ReapResult::of(leases, lines, &plans));
         }
         if context.now_ms() >= kill_until {
             name_survivors(context, leases, &plans, &survivors);
-            return Ok(Reaped::of(leases, lines, &plans));
+            return Ok(ReapResult::of(leases, lines, &plans));
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
@@ -207,7 +213,7 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
 
 /// State of a reap over its rounds.
 #[derive(Default)]
-struct Ending {
+struct ReapState {
     /// Processes that got SIGTERM.
     told: HashSet<i32>,
     /// Leases with a signalled process.
@@ -215,9 +221,9 @@ struct Ending {
 }
 
 /// Result of one round.
-struct Round {
+struct RoundResult {
     /// Decision about each lease.
-    plans: Vec<Plan>,
+    plans: Vec<ReapPlan>,
     /// Description of the processes found for each lease.
     survivors: Vec<String>,
     /// Number of leases that are not finished.
@@ -229,19 +235,19 @@ async fn round<S: Sys>(
     context: &Arc<Context<S>>,
     leases: &mut [Lease],
     kill: bool,
-    ending: &mut Ending,
-) -> io::Result<Round> {
+    ending: &mut ReapState,
+) -> io::Result<RoundResult> {
     let found_again = ending.leases.clone();
-    let (rows, watch) = (leases.to_vec(), Watch { found_again, ..Watch::of(context) });
+    let (rows, watch) = (leases.to_vec(), ReaperContext { found_again, ..Watch::of(context) });
     let examined = context
         .blocking(move |sys| {
-            let scene = Scene::read(sys, &rows, &watch.subtree)?;
+            let scene = ReapSnapshot::read(sys, &rows, &watch.subtree)?;
             Ok(rows.iter().map(|lease| examine(sys, lease, &watch, &scene)).collect::<Vec<_>>())
         })
         .await?;
     let mut targets = 0;
     for (lease, one) in leases.iter().zip(&examined) {
-        if matches!(one.plan, Plan::Signal(_)) {
+        if matches!(one.plan, ReapPlan::Signal(_)) {
             targets += 1;
             ending.leases.insert(lease.lease_id);
         } else {
@@ -251,29 +257,29 @@ async fn round<S: Sys>(
     }
     begin(context, leases, &examined).await;
     for (lease, one) in leases.iter().zip(&examined) {
-        let Plan::Signal(pids) = &one.plan else { continue };
+        let ReapPlan::Signal(pids) = &one.plan else { continue };
         if kill {
-            tracing::warn!(lease_id = %lease.lease_id, stage = ?Stage::Kill, ?pids, "orphans get SIGKILL");
-            let target = Target::of(lease, &context.holding.subtree);
+            tracing::warn!(lease_id = %lease.lease_id, stage = ?ReapStage::Kill, ?pids, "orphans get SIGKILL");
+            let target = TreeQuery::of(lease, &context.holding.subtree);
             sweep::kill_group(context.sys.as_ref(), &target, &one.guard, Duration::ZERO);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Kill));
         } else if pids.iter().any(|pid| !ending.told.contains(pid)) {
-            tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Term, ?pids, "orphans get SIGTERM");
+            tracing::info!(lease_id = %lease.lease_id, stage = ?ReapStage::Term, ?pids, "orphans get SIGTERM");
             ending.told.extend(pids);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
         }
     }
     let survivors = examined.iter().map(|one| one.found.survivors()).collect();
-    Ok(Round { plans: examined.into_iter().map(|one| one.plan).collect(), survivors, targets })
+    Ok(RoundResult { plans: examined.into_iter().map(|one| one.plan).collect(), survivors, targets })
 }
 
 /// Records the closing before the first signal, for all leases in as few commits as possible.
-async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], examined: &[Examined<H>]) {
+async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], examined: &[ExaminedLease<H>]) {
     let mut begun = HashSet::new();
     for (lease, one) in leases.iter_mut().zip(examined) {
         let was_lost = lease.state == LeaseState::Lost;
-        if matches!(one.plan, Plan::Signal(_)) && lease.state != LeaseState::Closing {
+        if matches!(one.plan, ReapPlan::Signal(_)) && lease.state != LeaseState::Closing {
             let why = if was_lost {
                 tracing::warn!(lease_id = %lease.lease_id, "the tree of a lost lease is there after all");
                 "it was lost, and its tree was found again"
@@ -293,16 +299,16 @@ async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], exami
     context.store.record_all(&begun, "the reaping of a lease").await;
 }
 
-async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[Plan]) {
+async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[ReapPlan]) {
     let mut ended = HashSet::new();
     for (lease, plan) in leases.iter_mut().zip(plans) {
-        let Plan::Mark(event, why) = plan else { continue };
+        let ReapPlan::Mark(event, why) = plan else { continue };
         let from = lease.state;
         if let Err(error) = lease.apply(*event, why) {
             tracing::error!(%error, lease_id = %lease.lease_id, "a lease took an impossible turn");
             continue;
         }
-        tracing::info!(lease_id = %lease.lease_id, stage = ?Stage::Settle, %from, to = %lease.state, why, "lease");
+        tracing::info!(lease_id = %lease.lease_id, stage = ?ReapStage::Settle, %from, to = %lease.state, why, "lease");
         lease.ended_at_ms = Some(wall_ms());
         ended.insert(lease.lease_id);
     }
@@ -314,9 +320,14 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
     }
 }
 
-fn name_survivors<S: Sys>(context: &Context<S>, leases: &mut [Lease], plans: &[Plan], survivors: &[String]) {
+fn name_survivors<S: Sys>(
+    context: &Context<S>,
+    leases: &mut [Lease],
+    plans: &[ReapPlan],
+    survivors: &[String],
+) {
     for ((lease, plan), survivors) in leases.iter_mut().zip(plans).zip(survivors) {
-        let Plan::Signal(_) = plan else { continue };
+        let ReapPlan::Signal(_) = plan else { continue };
         tracing::error!(lease_id = %lease.lease_id, survivors, "SIGKILL did not end these");
         lease.explain(&format!("an orphan of an earlier supervisor; {UNENDED}: {survivors}"));
         context.store.post_lease(lease);

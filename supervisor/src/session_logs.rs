@@ -43,7 +43,7 @@ pub struct SessionLogs {
     disk: Disk,
     limits: LogLimits,
     /// Open logs by directory: all writers of one log share its pending text, which keeps their order.
-    open: Arc<Mutex<HashMap<PathBuf, Weak<Mutex<Pending>>>>>,
+    open: Arc<Mutex<HashMap<PathBuf, Weak<Mutex<PendingLines>>>>>,
 }
 
 /// Writer for the log of one session. Clones write to the same log.
@@ -52,11 +52,11 @@ pub struct SessionLog {
     dir: Arc<Path>,
     disk: Disk,
     limits: LogLimits,
-    pending: Arc<Mutex<Pending>>,
+    pending: Arc<Mutex<PendingLines>>,
 }
 
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingLines {
     text: String,
     left_out: u64,
     /// True while a task writes, or waits for a disk permit.
@@ -141,7 +141,7 @@ impl SessionLogs {
 }
 
 impl SessionLog {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
+    fn pending(&self) -> MutexGuard<'_, PendingLines> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

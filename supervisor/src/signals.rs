@@ -11,7 +11,7 @@ use tokio::net::unix::pipe;
 
 /// Receiver of termination signals. The signals are blocked and read from a descriptor: a signal during a
 /// handover stays pending for the next program.
-pub(crate) struct Signals {
+pub(crate) struct TerminationSignals {
     /// Signalfd, read like a pipe.
     pending: pipe::Receiver,
 }
@@ -29,7 +29,7 @@ pub(crate) fn hold() -> io::Result<()> {
     Ok(ending().thread_block()?)
 }
 
-impl Signals {
+impl TerminationSignals {
     /// Opens a descriptor that receives the signals.
     ///
     /// # Errors

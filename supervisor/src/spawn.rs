@@ -1,23 +1,23 @@
 //! Start of a process tree. At every moment each living process has a lease, and no lease has a wrong pid:
 //! reserve, prepare, start the wrapper with a blocked adapter, verify, bind, release. Each part is a
-//! [`Step`]; a crash after any step leaves no process running without a lease.
+//! [`SpawnStep`]; a crash after any step leaves no process running without a lease.
 
-use crate::confine::{self, Customer, confine};
+use crate::confine::{self, Requester, confine};
 use crate::context::Context;
-use crate::core::cgroup::Leaf;
-use crate::core::ladder::Limits;
-use crate::core::lease::{Bound, Illegal, Lease, LeaseEvent};
+use crate::core::cgroup::LeaseCgroup;
+use crate::core::ladder::CgroupLimits;
+use crate::core::lease::{BoundProcesses, Lease, LeaseEvent, TransitionError};
 use crate::core::redact::Redactor;
 use crate::core::stop::WRAPPER_HEADSTART_MS;
-use crate::core::tenant::{Confined, Places, caps_of};
-use crate::core::verify::Life;
+use crate::core::tenant::{AdapterStart, SpawnDirectories, caps_of};
+use crate::core::verify::ProcessState;
 use crate::launchdir::{LaunchDirError, WrapperRoot};
 use crate::relay::stderr::Stderr;
 use crate::relay::{self, Pipes, Relay};
 use crate::store::StoreError;
 use crate::sys::linux::{self, Linux};
 use crate::sys::packet;
-use crate::sys::watch::{Child, Control, ControlError, Stranger};
+use crate::sys::watch::{Child, Control, ControlError, PacketRejection};
 use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::launch::{
     ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
@@ -35,7 +35,7 @@ use tokio::net::unix::pipe;
 
 /// Steps of a start, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum SpawnStep {
     /// The lease is durable, without a pid.
     Reserve,
     /// The wrapper and its launch description are written.
@@ -52,7 +52,7 @@ pub enum Step {
     Go,
 }
 
-impl Step {
+impl SpawnStep {
     /// All steps, in order.
     pub const ALL: [Self; 7] =
         [Self::Reserve, Self::Prepare, Self::Start, Self::Hello, Self::Verify, Self::Bind, Self::Go];
@@ -63,7 +63,7 @@ const EXEC: &str = "exec";
 
 /// Spawn request of a gateway.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct SpawnRequest {
     /// The request.
     pub spec: Spawn,
     /// Group of the gateway's process when it connected: group of its agents if the user has no passwd entry.
@@ -114,7 +114,7 @@ pub enum SpawnError {
     },
     /// The wrapper ended or sent an unexpected message.
     #[error("the wrapper ended or broke its protocol at {0:?}")]
-    Wrapper(Step),
+    Wrapper(SpawnStep),
     /// The wrapper's report differs from the evidence.
     #[error("the processes are not what the wrapper says: {0}")]
     Mismatch(&'static str),
@@ -123,7 +123,7 @@ pub enum SpawnError {
     Timeout,
     /// The lease was no longer in a state that permits the step.
     #[error(transparent)]
-    Illegal(#[from] Illegal),
+    Illegal(#[from] TransitionError),
 }
 
 impl SpawnError {
@@ -172,13 +172,13 @@ fn doing(what: &'static str) -> impl FnOnce(io::Error) -> SpawnError {
 
 /// Wrapper process after its start.
 #[derive(Debug)]
-pub struct Started<S: Sys = Linux> {
+pub struct StartedWrapper<S: Sys = Linux> {
     /// Wrapper process.
     pub child: Child<S>,
     /// Control socket of the wrapper.
     pub control: Control,
     /// Supervisor's ends of the adapter's pipes.
-    ours: Ends,
+    ours: PipeEnds,
     /// Adapter's ends of its pipes, until they are sent to the wrapper.
     theirs: [OwnedFd; 3],
     /// Limits that the cgroup did not accept.
@@ -186,7 +186,7 @@ pub struct Started<S: Sys = Linux> {
 }
 
 #[derive(Debug)]
-enum Ends {
+enum PipeEnds {
     Agent(Pipes),
     Terminal(pipe::Receiver),
 }
@@ -198,11 +198,11 @@ enum Ends {
 pub async fn start<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &mut Lease,
-    asked: &Asked,
-) -> Result<Started<S>, SpawnError> {
+    asked: &SpawnRequest,
+) -> Result<StartedWrapper<S>, SpawnError> {
     let spec = &asked.spec;
-    let customer = Customer { gateway: lease.gateway, uid: lease.owner_uid, gid: asked.gid };
-    let places = Places { cwd: Some(spec.cwd.clone()), roots: spec.roots.clone() };
+    let customer = Requester { gateway: lease.gateway, uid: lease.owner_uid, gid: asked.gid };
+    let places = SpawnDirectories { cwd: Some(spec.cwd.clone()), roots: spec.roots.clone() };
     let confined = confine(context, customer, confine::Start { env: spec.env.clone(), places }).await?;
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
@@ -211,13 +211,13 @@ pub async fn start<S: Sys>(
     let group = context.holding.leaf(lease.lease_id).map(|leaf| (leaf, limits));
     let wrapper = start_wrapper(context, context.wrapper_root.clone(), launch, group).await?;
     lease.wrapper_path = wrapper.path.to_string_lossy().into_owned();
-    let Wrapper { child, control, unlimited, .. } = wrapper;
-    Ok(Started { child, control, ours, theirs, unlimited })
+    let RunningWrapper { child, control, unlimited, .. } = wrapper;
+    Ok(StartedWrapper { child, control, ours, theirs, unlimited })
 }
 
 /// Running wrapper. A wrapper forks nothing before its first message.
 #[derive(Debug)]
-pub(crate) struct Wrapper<S: Sys = Linux> {
+pub(crate) struct RunningWrapper<S: Sys = Linux> {
     /// Wrapper process.
     pub(crate) child: Child<S>,
     /// Control socket of the wrapper.
@@ -236,8 +236,8 @@ pub(crate) async fn start_wrapper<S: Sys>(
     context: &Arc<Context<S>>,
     root: WrapperRoot,
     launch: Launch,
-    group: Option<(Leaf, Limits)>,
-) -> Result<Wrapper<S>, SpawnError> {
+    group: Option<(LeaseCgroup, CgroupLimits)>,
+) -> Result<RunningWrapper<S>, SpawnError> {
     let (their_control, our_control) = packet::control_pair().map_err(doing("make the control socket"))?;
     packet::pass_credentials(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
     if context.abilities.scm_pidfd {
@@ -251,7 +251,7 @@ pub(crate) async fn start_wrapper<S: Sys>(
         Ok(prepared)
     });
     let started = started.await;
-    let Prepared { path, handle, unlimited } =
+    let PreparedWrapper { path, handle, unlimited } =
         started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
     let pid = handle.pid();
     let watched = Child::new(Arc::clone(&context.sys), handle)
@@ -259,11 +259,11 @@ pub(crate) async fn start_wrapper<S: Sys>(
         .and_then(|child| Ok((child, Control::new(our_control).map_err(doing("watch the control socket"))?)));
     // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
     let (child, control) = watched.inspect_err(|_| context.forget_child(pid))?;
-    Ok(Wrapper { child, control, path, unlimited })
+    Ok(RunningWrapper { child, control, path, unlimited })
 }
 
 /// Started wrapper, already in its cgroup.
-struct Prepared<H> {
+struct PreparedWrapper<H> {
     path: PathBuf,
     handle: Arc<H>,
     /// Limits that the cgroup did not accept.
@@ -274,9 +274,9 @@ fn prepare<S: Sys>(
     context: &Context<S>,
     root: &WrapperRoot,
     launch: &Launch,
-    group: Option<&(Leaf, Limits)>,
+    group: Option<&(LeaseCgroup, CgroupLimits)>,
     control: &OwnedFd,
-) -> Result<Prepared<S::Handle>, SpawnError> {
+) -> Result<PreparedWrapper<S::Handle>, SpawnError> {
     let path = root.make(launch)?.wrapper;
     let unlimited = group.map_or(Ok(Vec::new()), |(leaf, limits)| context.sys.make_group(leaf, limits));
     let unlimited = unlimited.map_err(doing("make the control group"))?;
@@ -287,7 +287,7 @@ fn prepare<S: Sys>(
         context.forget_child(handle.pid());
         return Err(doing("move the wrapper into its control group")(error));
     }
-    Ok(Prepared { path, handle, unlimited })
+    Ok(PreparedWrapper { path, handle, unlimited })
 }
 
 /// Returns the reason text of a running lease.
@@ -298,7 +298,7 @@ fn runs(unlimited: &[String]) -> String {
     format!("the adapter runs; its control group did not take {}", unlimited.join(", "))
 }
 
-fn launch(lease: &Lease, spec: &Spawn, confined: Confined) -> Launch {
+fn launch(lease: &Lease, spec: &Spawn, confined: AdapterStart) -> Launch {
     let markers = [
         (ENV_LEASE_ID.to_owned(), lease.lease_id.to_string()),
         (ENV_GATEWAY_INSTANCE_ID.to_owned(), lease.gateway.to_string()),
@@ -316,7 +316,7 @@ fn launch(lease: &Lease, spec: &Spawn, confined: Confined) -> Launch {
     }
 }
 
-fn ends(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], Ends)> {
+fn ends(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], PipeEnds)> {
     let pair = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from);
     match kind {
         LeaseKind::Agent => {
@@ -327,13 +327,13 @@ fn ends(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], Ends)> {
                 stdout: pipe::Receiver::from_owned_fd(out_read)?,
                 stderr: pipe::Receiver::from_owned_fd(err_read)?,
             };
-            Ok(([in_read, out_write, err_write], Ends::Agent(pipes)))
+            Ok(([in_read, out_write, err_write], PipeEnds::Agent(pipes)))
         }
         LeaseKind::Terminal { .. } => {
             let (read, write) = pair()?;
             let nothing = OwnedFd::from(std::fs::File::open("/dev/null")?);
             let second = write.try_clone()?;
-            Ok(([nothing, write, second], Ends::Terminal(pipe::Receiver::from_owned_fd(read)?)))
+            Ok(([nothing, write, second], PipeEnds::Terminal(pipe::Receiver::from_owned_fd(read)?)))
         }
     }
 }
@@ -374,7 +374,7 @@ fn exec<S: Sys>(
         // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
         context.forget_child(pid);
         match error {
-            OpenError::Gone => SpawnError::Wrapper(Step::Start),
+            OpenError::Gone => SpawnError::Wrapper(SpawnStep::Start),
             OpenError::Io(source) => doing("open the wrapper")(source),
         }
     })
@@ -389,7 +389,7 @@ pub async fn go<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &mut Lease,
     spec: &Spawn,
-    started: &mut Started<S>,
+    started: &mut StartedWrapper<S>,
 ) -> Result<(), SpawnError> {
     let within = Duration::from_millis(context.config.spawn_ms);
     tokio::time::timeout(within, steps(context, lease, spec, started))
@@ -401,7 +401,7 @@ async fn steps<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &mut Lease,
     spec: &Spawn,
-    started: &mut Started<S>,
+    started: &mut StartedWrapper<S>,
 ) -> Result<(), SpawnError> {
     let bound = fork(context, &started.child, &started.control, &started.theirs).await?;
     lease.bound = Some(bound);
@@ -421,7 +421,7 @@ pub(crate) async fn fork<S: Sys>(
     child: &Child<S>,
     control: &Control,
     stdio: &[OwnedFd; 3],
-) -> Result<Bound, SpawnError> {
+) -> Result<BoundProcesses, SpawnError> {
     let fds = [stdio[0].as_fd(), stdio[1].as_fd(), stdio[2].as_fd()];
     // A wrapper whose setup failed may have ended already: then its last message has the reason.
     let sent = control.send(&ToWrapper::Launch, &fds);
@@ -440,7 +440,7 @@ pub(crate) async fn fork<S: Sys>(
         Some(FromWrapper::SetupFailed { errno, stage }) => {
             Err(SpawnError::Setup { stage, error: io::Error::from_raw_os_error(errno) })
         }
-        Some(_) | None => sent.map_err(SpawnError::from).and(Err(SpawnError::Wrapper(Step::Hello))),
+        Some(_) | None => sent.map_err(SpawnError::from).and(Err(SpawnError::Wrapper(SpawnStep::Hello))),
     }
 }
 
@@ -458,7 +458,7 @@ pub(crate) async fn release<S: Sys>(
             let (program, error) = (program.to_owned(), io::Error::from_raw_os_error(errno));
             Err(SpawnError::Exec { program, stage, error })
         }
-        Some(_) | None => Err(SpawnError::Wrapper(Step::Go)),
+        Some(_) | None => Err(SpawnError::Wrapper(SpawnStep::Go)),
     }
 }
 
@@ -472,8 +472,10 @@ async fn said<S: Sys>(
     let Some(heard) = control.recv().await? else { return Ok(None) };
     match heard.from(context.sys.as_ref(), child.handle()) {
         Ok(message) => Ok(Some(message.map_err(ControlError::from)?)),
-        Err(Stranger::Other) => Err(SpawnError::Mismatch("another process speaks for the wrapper")),
-        Err(Stranger::Laden) => Err(SpawnError::Mismatch("what the wrapper says comes with descriptors")),
+        Err(PacketRejection::Other) => Err(SpawnError::Mismatch("another process speaks for the wrapper")),
+        Err(PacketRejection::Laden) => {
+            Err(SpawnError::Mismatch("what the wrapper says comes with descriptors"))
+        }
     }
 }
 
@@ -487,21 +489,21 @@ fn verify<S: Sys>(
     wrapper: &S::Handle,
     wrapper_pid: i32,
     adapter_pid: i32,
-) -> Result<Bound, SpawnError> {
+) -> Result<BoundProcesses, SpawnError> {
     let check = |holds: bool, why: &'static str| if holds { Ok(()) } else { Err(SpawnError::Mismatch(why)) };
     check(wrapper_pid == wrapper.pid(), "the wrapper names another pid than that of the child")?;
     let w = context.sys.glance(wrapper);
     check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
     let adapter = context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch(NO_ADAPTER))?;
     let a = context.sys.glance(&adapter);
-    check(!matches!(a.life, Life::Zombie | Life::Gone), NO_ADAPTER)?;
+    check(!matches!(a.life, ProcessState::Zombie | ProcessState::Gone), NO_ADAPTER)?;
     check(a.ppid == Some(wrapper_pid), "the adapter is no child of the wrapper")?;
     check(a.pgid == Some(adapter_pid), "the adapter does not lead a group of its own")?;
     check(a.sid == Some(wrapper_pid), "the adapter is not in the wrapper's session")?;
     let records = wrapper.record().zip(adapter.record());
     let (wrapper, adapter) =
         records.ok_or(SpawnError::Mismatch("their start times cannot be read, or they have ended"))?;
-    Ok(Bound { wrapper, adapter, pgid: adapter_pid, sid: wrapper_pid })
+    Ok(BoundProcesses { wrapper, adapter, pgid: adapter_pid, sid: wrapper_pid })
 }
 
 /// Creates a callback that notifies a gateway of the end of its terminal, on any connection.
@@ -515,7 +517,7 @@ pub(crate) fn news_of_exit(
     })
 }
 
-impl<S: Sys> Started<S> {
+impl<S: Sys> StartedWrapper<S> {
     /// Creates the relay for the streams of the running adapter, and closes the own copies of its ends.
     #[must_use]
     pub fn into_relay(
@@ -525,12 +527,12 @@ impl<S: Sys> Started<S> {
         env: &[(String, String)],
     ) -> (Child<S>, Control, Relay) {
         let relay = match (self.ours, &lease.kind) {
-            (Ends::Agent(pipes), _) => {
+            (PipeEnds::Agent(pipes), _) => {
                 let log = context.logs.log(lease.gateway, &lease.session_key);
                 let stderr = Stderr::new(lease.lease_id, log, Redactor::of_env(env));
                 relay::agent::start(lease.lease_id, context.limits(lease.gateway), pipes, stderr)
             }
-            (Ends::Terminal(output), kind) => {
+            (PipeEnds::Terminal(output), kind) => {
                 let asked = match kind {
                     LeaseKind::Terminal { output_bytes_max, .. } => *output_bytes_max,
                     LeaseKind::Agent => 0,

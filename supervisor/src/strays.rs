@@ -5,7 +5,7 @@
 //! an earlier program of this process: then it is only reaped.
 
 use crate::context::Context;
-use crate::core::verify::{Kin, Verdict, verify_member};
+use crate::core::verify::{MembershipBasis, Verdict, verify_member};
 use crate::sweep;
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -80,7 +80,7 @@ pub fn look<S: Sys>(context: &Context<S>, sys: &S) {
         let verdict = verify_member(
             LeaseId::mint(),
             GatewayInstanceId::mint(),
-            Kin::ChildOf(context.me.pid),
+            MembershipBasis::ChildOf(context.me.pid),
             &evidence,
             &guard,
         );

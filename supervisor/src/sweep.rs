@@ -1,11 +1,14 @@
 //! Search for the process tree of a lease, and its end: each process is opened, its evidence is read through
 //! the handle, [`crate::core::verify`] decides, and signals are sent through the same handle.
 
-use crate::core::cgroup::{KillBy, Leaf, Recorded, Strange, Subtree, how_to_kill};
-use crate::core::lease::{Bound, Lease, Place, ProcessRecord, Scope};
+use crate::core::cgroup::{
+    CgroupSubtree, KillMethod, LeaseCgroup, RecordedCgroup, UnknownCgroup, how_to_kill,
+};
+use crate::core::lease::{BoundProcesses, Lease, PidScope, ProcessRecord, ScopeRelation};
 use crate::core::tree::{Proc, descendants, may_be_marked};
 use crate::core::verify::{
-    Claim, Evidence, Guard, Kin, Life, Marker, Verdict, Verified, doubt, verify, verify_member,
+    Claim, Evidence, Marker, MembershipBasis, ProcessState, ProtectedProcesses, Verdict, Verified, doubt,
+    verify, verify_member,
 };
 use crate::sys::{OpenError, OpenProcess, Signal, SignalError, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -16,35 +19,35 @@ use std::time::Duration;
 
 /// Properties of a lease by which its processes are found.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct TreeQuery {
     /// Id of the lease.
     pub lease_id: LeaseId,
     /// Gateway of the lease.
     pub gateway: GatewayInstanceId,
     /// Scope in which its pids are valid.
-    pub scope: Scope,
+    pub scope: PidScope,
     /// Recorded processes of the tree, if it was bound.
-    pub bound: Option<Bound>,
+    pub bound: Option<BoundProcesses>,
     /// Start time of the root of the tree, or of the supervisor that spawned it, on the clock of `scope`. No
     /// process of the tree is older.
     not_before_ticks: u64,
     /// Cgroup that was created for the lease.
-    pub leaf: Option<Leaf>,
+    pub leaf: Option<LeaseCgroup>,
     /// Recorded cgroup, if not recognised as the cgroup of the lease.
-    pub strange: Option<Strange>,
+    pub strange: Option<UnknownCgroup>,
     /// Processes verified by the previous search. A process that lost its parent since then, and whose
     /// environment is unreadable, is still identified by its record.
     pub known: Vec<ProcessRecord>,
 }
 
-impl Target {
+impl TreeQuery {
     /// Creates the target of a lease.
     #[must_use]
-    pub fn of(lease: &Lease, subtree: &Subtree) -> Self {
+    pub fn of(lease: &Lease, subtree: &CgroupSubtree) -> Self {
         let (leaf, strange) = match subtree.recorded(lease) {
-            Recorded::Nothing => (None, None),
-            Recorded::Own(leaf) => (Some(leaf), None),
-            Recorded::Strange(strange) => (None, Some(strange)),
+            RecordedCgroup::Nothing => (None, None),
+            RecordedCgroup::Own(leaf) => (Some(leaf), None),
+            RecordedCgroup::Unknown(strange) => (None, Some(strange)),
         };
         Self {
             lease_id: lease.lease_id,
@@ -73,14 +76,14 @@ impl Target {
             scope: &self.scope,
             lease_id: self.lease_id,
             gateway: self.gateway,
-            cgroup: self.leaf.as_ref().map(Leaf::path),
+            cgroup: self.leaf.as_ref().map(LeaseCgroup::path),
         }
     }
 }
 
 /// Verified process of the tree.
 #[derive(Debug)]
-pub struct Member<H> {
+pub struct TreeMember<H> {
     /// Pid, for display.
     pub pid: i32,
     /// Name, for display.
@@ -96,7 +99,7 @@ pub struct Member<H> {
 
 /// Process of a tree in the recorded evidence.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Seen {
+struct ProcessJson {
     pid: i32,
     name: String,
     start_ticks: Option<u64>,
@@ -107,19 +110,20 @@ struct Seen {
 fn last_seen(json: &str) -> Vec<ProcessRecord> {
     #[derive(serde::Deserialize)]
     struct Record {
-        tree: Vec<Seen>,
+        tree: Vec<ProcessJson>,
     }
     let seen = serde_json::from_str::<Record>(json).map(|record| record.tree).unwrap_or_default();
-    let record =
-        |seen: Seen| Some(ProcessRecord { pid: seen.pid, start_ticks: seen.start_ticks?, inode: seen.inode });
+    let record = |seen: ProcessJson| {
+        Some(ProcessRecord { pid: seen.pid, start_ticks: seen.start_ticks?, inode: seen.inode })
+    };
     seen.into_iter().filter_map(record).collect()
 }
 
 /// Result of a search for a tree.
 #[derive(Debug)]
-pub struct Found<H> {
+pub struct TreeScan<H> {
     /// Verified processes, parents before children.
-    pub members: Vec<Member<H>>,
+    pub members: Vec<TreeMember<H>>,
     /// Processes that were verified before and cannot be verified now: the next search checks them again.
     pub untold: Vec<ProcessRecord>,
     /// Children of verified processes that cannot be read.
@@ -130,16 +134,16 @@ pub struct Found<H> {
     pub doubt: Option<&'static str>,
 }
 
-impl<H> Default for Found<H> {
+impl<H> Default for TreeScan<H> {
     fn default() -> Self {
         Self { members: Vec::new(), untold: Vec::new(), unread: Vec::new(), unknown: None, doubt: None }
     }
 }
 
-impl<H> Found<H> {
+impl<H> TreeScan<H> {
     /// Returns the processes to kill, parents before children. The wrapper is excluded while other processes
     /// of the tree are, or may be, alive.
-    pub fn doomed(&self) -> impl DoubleEndedIterator<Item = &Member<H>> {
+    pub fn doomed(&self) -> impl DoubleEndedIterator<Item = &TreeMember<H>> {
         let spares_root = self.members.iter().any(|m| !m.is_root) || !self.unread.is_empty();
         self.members.iter().filter(move |m| !(spares_root && m.is_root))
     }
@@ -168,13 +172,13 @@ impl<H> Found<H> {
     /// Returns the evidence as JSON, for the lease record.
     #[must_use]
     pub fn json(&self, at_ms: u64) -> String {
-        let seen = |m: &Member<H>| Seen {
+        let seen = |m: &TreeMember<H>| ProcessJson {
             pid: m.pid,
             name: m.name.clone(),
             start_ticks: m.record.map(|r| r.start_ticks),
             inode: m.record.and_then(|r| r.inode),
         };
-        let untold = |record: &ProcessRecord| Seen {
+        let untold = |record: &ProcessRecord| ProcessJson {
             pid: record.pid,
             name: String::new(),
             start_ticks: Some(record.start_ticks),
@@ -234,8 +238,8 @@ fn look_by<S: Sys>(
             let evidence = read(&handle);
             (Some(handle), evidence)
         }
-        Err(OpenError::Gone) => (None, nothing(Life::Gone)),
-        Err(OpenError::Io(_)) => (None, nothing(Life::Unreadable)),
+        Err(OpenError::Gone) => (None, nothing(ProcessState::Gone)),
+        Err(OpenError::Io(_)) => (None, nothing(ProcessState::Unreadable)),
     }
 }
 
@@ -248,21 +252,21 @@ const STRANGE: &str =
     "its recorded control group is not recognised and holds processes; end them, or move them out of it";
 const STRANGE_UNREAD: &str = "its recorded control group is not recognised and cannot be read";
 
-struct Search<'a, S: Sys> {
+struct TreeSearch<'a, S: Sys> {
     sys: &'a S,
-    target: &'a Target,
-    guard: &'a Guard,
+    target: &'a TreeQuery,
+    guard: &'a ProtectedProcesses,
     names: HashMap<i32, &'a Proc>,
-    found: Found<S::Handle>,
+    found: TreeScan<S::Handle>,
     seen: HashSet<i32>,
-    /// As [`Target::since_ticks`]; set from the wrapper if it was identified by its inode under another
+    /// As [`TreeQuery::since_ticks`]; set from the wrapper if it was identified by its inode under another
     /// clock.
     since_ticks: Option<u64>,
     /// True if start times read here are on the clock of the record.
     one_clock: bool,
 }
 
-impl<S: Sys> Search<'_, S> {
+impl<S: Sys> TreeSearch<'_, S> {
     fn root(&mut self, process: ProcessRecord) {
         let (handle, evidence) = look_for(self.sys, process);
         let verdict = self.judge(process, &evidence);
@@ -292,12 +296,12 @@ impl<S: Sys> Search<'_, S> {
         self.take(&evidence, handle, false, verdict);
     }
 
-    fn member(&mut self, pid: i32, kin: Kin<'_>) {
+    fn member(&mut self, pid: i32, kin: MembershipBasis<'_>) {
         let (handle, evidence) = match kin {
-            Kin::Marked { .. } => look(self.sys, pid),
-            Kin::ChildOf(_) | Kin::InCgroup(_) => glance(self.sys, pid),
+            MembershipBasis::Marked { .. } => look(self.sys, pid),
+            MembershipBasis::ChildOf(_) | MembershipBasis::InCgroup(_) => glance(self.sys, pid),
         };
-        if let Kin::ChildOf(parent) = kin {
+        if let MembershipBasis::ChildOf(parent) = kin {
             // The parent's pid identifies the verified parent only if it was not reaped until now.
             let parent = self.found.members.iter().find(|m| m.pid == parent);
             if !parent.is_some_and(|m| self.sys.holds_number(&m.handle)) {
@@ -305,13 +309,13 @@ impl<S: Sys> Search<'_, S> {
             }
         }
         let verdict = verify_member(self.target.lease_id, self.target.gateway, kin, &evidence, self.guard);
-        if matches!((&verdict, kin), (Verdict::Unknown(_), Kin::ChildOf(_)))
+        if matches!((&verdict, kin), (Verdict::Unknown(_), MembershipBasis::ChildOf(_)))
             && !self.found.unread.contains(&pid)
         {
             self.found.unread.push(pid);
         }
         // A group led by a descendant has only processes of the tree. A marker alone does not prove this.
-        let leads_group = !matches!(kin, Kin::Marked { .. }) && evidence.pgid == Some(pid);
+        let leads_group = !matches!(kin, MembershipBasis::Marked { .. }) && evidence.pgid == Some(pid);
         self.take(&evidence, handle, leads_group, verdict);
     }
 
@@ -330,19 +334,27 @@ impl<S: Sys> Search<'_, S> {
                 if is_root && !self.one_clock {
                     self.since_ticks = now.start_ticks;
                 }
-                self.found.members.push(Member { pid, name, record, handle, proof, leads_group, is_root });
+                self.found.members.push(TreeMember {
+                    pid,
+                    name,
+                    record,
+                    handle,
+                    proof,
+                    leads_group,
+                    is_root,
+                });
             }
             (Verdict::Unknown(why), _) => self.found.unknown = self.found.unknown.or(Some(why)),
             (Verdict::Owned(_) | Verdict::NotOurs(_) | Verdict::Gone(_), _) => {}
         }
     }
 
-    fn in_group(&mut self, leaf: &Leaf) {
+    fn in_group(&mut self, leaf: &LeaseCgroup) {
         match self.sys.group_members(leaf) {
             Ok(members) => {
                 for pid in &members.pids {
                     if !self.seen.contains(pid) {
-                        self.member(*pid, Kin::InCgroup(leaf.path()));
+                        self.member(*pid, MembershipBasis::InCgroup(leaf.path()));
                     }
                 }
                 if members.populated && members.pids.is_empty() {
@@ -360,7 +372,7 @@ impl<S: Sys> Search<'_, S> {
         let roots: Vec<i32> = self.found.members.iter().map(|m| m.pid).collect();
         for (pid, parent) in descendants(snapshot, &roots) {
             if !self.seen.contains(&pid) {
-                self.member(pid, Kin::ChildOf(parent));
+                self.member(pid, MembershipBasis::ChildOf(parent));
             }
         }
         if self.sys.hides() {
@@ -376,7 +388,7 @@ impl<S: Sys> Search<'_, S> {
             let (parent, children) = (member.pid, self.sys.children_of(&member.handle));
             for pid in children {
                 if !self.seen.contains(&pid) {
-                    self.member(pid, Kin::ChildOf(parent));
+                    self.member(pid, MembershipBasis::ChildOf(parent));
                 }
             }
         }
@@ -384,7 +396,7 @@ impl<S: Sys> Search<'_, S> {
 
     /// Checks the recorded but unrecognised cgroup. Its processes are not signalled; while it has any, their
     /// membership in the tree is unknown.
-    fn in_strange_group(&mut self, strange: &Strange) {
+    fn in_strange_group(&mut self, strange: &UnknownCgroup) {
         match self.sys.group_populated(strange) {
             Ok(false) => {}
             Ok(true) => self.found.unknown = self.found.unknown.or(Some(STRANGE)),
@@ -400,24 +412,24 @@ impl<S: Sys> Search<'_, S> {
 /// marker. `marked` (from [`markers`]) avoids reading every environment again for each lease.
 pub fn find<S: Sys>(
     sys: &S,
-    target: &Target,
-    guard: &Guard,
+    target: &TreeQuery,
+    guard: &ProtectedProcesses,
     snapshot: &[Proc],
     marked: &[i32],
-) -> Found<S::Handle> {
+) -> TreeScan<S::Handle> {
     let since_ticks = target.since_ticks(sys);
-    let mut search = Search {
+    let mut search = TreeSearch {
         sys,
         target,
         guard,
         names: snapshot.iter().map(|p| (p.pid, p)).collect(),
-        found: Found::default(),
+        found: TreeScan::default(),
         seen: HashSet::new(),
         since_ticks,
         one_clock: since_ticks.is_some(),
     };
     match sys.here() {
-        Some(here) if target.scope.seen_from(&here) == Place::Here => {}
+        Some(here) if target.scope.seen_from(&here) == ScopeRelation::Here => {}
         // Pids of the target are not valid here: verify would reject each of them.
         Some(_) => return search.found,
         None => {
@@ -442,7 +454,7 @@ pub fn find<S: Sys>(
     }
     for pid in marked {
         if !search.seen.contains(pid) {
-            search.member(*pid, Kin::Marked { since_ticks: search.since_ticks });
+            search.member(*pid, MembershipBasis::Marked { since_ticks: search.since_ticks });
         }
     }
     search.walk_down(snapshot);
@@ -466,7 +478,11 @@ pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> Has
 ///
 /// # Errors
 /// The process list cannot be read.
-pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<Found<S::Handle>> {
+pub fn find_now<S: Sys>(
+    sys: &S,
+    target: &TreeQuery,
+    guard: &ProtectedProcesses,
+) -> io::Result<TreeScan<S::Handle>> {
     let snapshot = sys.snapshot()?;
     let marked = markers(sys, &snapshot, target.since_ticks(sys).unwrap_or(0));
     let marked = marked.get(&target.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
@@ -477,7 +493,7 @@ pub fn find_now<S: Sys>(sys: &S, target: &Target, guard: &Guard) -> io::Result<F
 /// verified, and to the wrapper only if nothing else of the tree was found: a process forked at that moment
 /// must not lose the parent that identifies it. Returns the processes that could not be signalled, with the
 /// reason.
-pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
+pub fn signal_all<S: Sys>(sys: &S, found: &TreeScan<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
     match signal {
         Signal::Kill => signal_each(sys, found.doomed().rev(), signal),
         Signal::Term | Signal::Cont | Signal::Stop => signal_each(sys, found.members.iter().rev(), signal),
@@ -486,7 +502,7 @@ pub fn signal_all<S: Sys>(sys: &S, found: &Found<S::Handle>, signal: Signal) -> 
 
 fn signal_each<'a, S: Sys>(
     sys: &S,
-    members: impl Iterator<Item = &'a Member<S::Handle>>,
+    members: impl Iterator<Item = &'a TreeMember<S::Handle>>,
     signal: Signal,
 ) -> Vec<(i32, &'static str)> {
     let mut failed = Vec::new();
@@ -513,25 +529,25 @@ fn signal_each<'a, S: Sys>(
 const GROUP_WAIT: Duration = Duration::from_millis(100);
 
 /// Sends SIGKILL to the whole cgroup of a lease, if it has one that contains no other processes (H21).
-pub fn kill_group<S: Sys>(sys: &S, target: &Target, guard: &Guard, wait: Duration) {
+pub fn kill_group<S: Sys>(sys: &S, target: &TreeQuery, guard: &ProtectedProcesses, wait: Duration) {
     if sys.here().as_ref() != Some(&target.scope) {
         return;
     }
     let members = target.leaf.as_ref().and_then(|leaf| sys.group_members(leaf).ok());
     let listed = members.as_ref().map(|m| m.pids.as_slice());
     match how_to_kill(target.leaf.as_ref(), listed, guard) {
-        KillBy::Group(cleared) => {
+        KillMethod::Group(cleared) => {
             if let Err(error) = sys.kill_group(&cleared, wait) {
                 tracing::warn!(lease_id = %target.lease_id, %error, "cgroup.kill failed; the tree is walked");
             }
         }
-        KillBy::Walk(why) => tracing::debug!(lease_id = %target.lease_id, why, "the tree is walked"),
+        KillMethod::Walk(why) => tracing::debug!(lease_id = %target.lease_id, why, "the tree is walked"),
     }
 }
 
 /// Sends SIGKILL to the processes that the process list alone attributes to the tree. Environments are read
 /// later: a process whose environment read hangs delays nothing.
-fn kill_at_once<S: Sys>(sys: &S, target: &mut Target, guard: &Guard) -> io::Result<()> {
+fn kill_at_once<S: Sys>(sys: &S, target: &mut TreeQuery, guard: &ProtectedProcesses) -> io::Result<()> {
     let found = find(sys, target, guard, &sys.snapshot()?, &[]);
     // A process with a marker may exist as well: the wrapper is spared until that is known.
     let spared = found.members.iter().position(|m| m.is_root);
@@ -550,10 +566,10 @@ fn kill_at_once<S: Sys>(sys: &S, target: &mut Target, guard: &Guard) -> io::Resu
 /// The process list cannot be read; nothing was signalled in that round.
 pub fn kill<S: Sys>(
     sys: &S,
-    target: &Target,
-    guard: &Guard,
+    target: &TreeQuery,
+    guard: &ProtectedProcesses,
     rounds_max: u32,
-) -> io::Result<Found<S::Handle>> {
+) -> io::Result<TreeScan<S::Handle>> {
     let mut empty = 0;
     let target = &mut target.clone();
     kill_group(sys, target, guard, GROUP_WAIT);

@@ -1,12 +1,12 @@
 //! Periodic work of the owner: sweep over leftover leases, timeouts, and retention of ended leases.
 
 use crate::core::lease::Lease;
-use crate::core::retain::{NOT_PROVED, Rest};
+use crate::core::retain::{LostFinding, NOT_PROVED};
 use crate::core::wake::{Deadlines, next_wake};
-use crate::entry::Entry;
+use crate::entry::LeaseEntry;
 use crate::handle;
 use crate::handover::Upgrade;
-use crate::owner::{Owner, TOLD, Who};
+use crate::owner::{ClientKind, Owner, TOLD};
 use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode};
@@ -74,7 +74,7 @@ impl Owner {
 
     fn deadlines(&self) -> Deadlines {
         let (config, clocks) = (&self.context.config, self.context.clocks());
-        let kept = |e: &Entry| {
+        let kept = |e: &LeaseEntry| {
             let printed = e.lease.parent().is_some() && e.relay.is_some();
             let keep = if printed { TERMINAL_KEPT_MS.min(config.retention_ms) } else { config.retention_ms };
             // Leases that must not be removed yet are left to the sweep.
@@ -118,8 +118,8 @@ impl Owner {
             .values()
             .map(|e| e.lease.gateway)
             .chain(self.links.values().filter_map(|c| match c.who {
-                Who::Gateway(gateway) => Some(gateway),
-                Who::Admin => None,
+                ClientKind::Gateway(gateway) => Some(gateway),
+                ClientKind::Admin => None,
             }))
             .collect();
         // Ids grow with their creation time.
@@ -164,11 +164,11 @@ impl Owner {
     }
 
     /// Records the current evidence about lost leases.
-    pub(crate) fn looked(&mut self, rests: Vec<(LeaseId, Rest)>) {
+    pub(crate) fn looked(&mut self, rests: Vec<(LeaseId, LostFinding)>) {
         for (id, rest) in rests {
             let lost = self.leases.get_mut(&id).filter(|e| e.lease.state == LeaseState::Lost);
             let Some(entry) = lost else { continue };
-            if let Rest::Unproved(why) = rest
+            if let LostFinding::Unproved(why) = rest
                 && entry.rest != Some(rest)
             {
                 // Logged once for each result, not with each sweep.
@@ -182,10 +182,10 @@ impl Owner {
     /// Returns a warning about lost leases that are kept beyond their retention.
     pub(crate) fn overdue(&self) -> Option<String> {
         let (keep, clocks) = (self.context.config.retention_ms, self.context.clocks());
-        let over = |e: &Entry| e.due_ms(keep, &clocks).is_some_and(|due| due <= clocks.now_ms);
-        let unproved = |e: &Entry| match e.rest {
-            Some(Rest::Unproved(why)) if over(e) => Some((e.lease.lease_id, why)),
-            Some(Rest::Unproved(_) | Rest::Gone(_)) | None => None,
+        let over = |e: &LeaseEntry| e.due_ms(keep, &clocks).is_some_and(|due| due <= clocks.now_ms);
+        let unproved = |e: &LeaseEntry| match e.rest {
+            Some(LostFinding::Unproved(why)) if over(e) => Some((e.lease.lease_id, why)),
+            Some(LostFinding::Unproved(_) | LostFinding::Gone(_)) | None => None,
         };
         let mut kept = self.leases.values().filter_map(unproved);
         let (first, why) = kept.next()?;
@@ -200,7 +200,8 @@ impl Owner {
     /// that are not proved gone are kept (H23).
     pub(crate) fn expire(&mut self) {
         let (keep, clocks) = (self.context.config.retention_ms, self.context.clocks());
-        let over = |e: &Entry, keep_ms| e.due_ms(keep_ms, &clocks).is_some_and(|due| due <= clocks.now_ms);
+        let over =
+            |e: &LeaseEntry, keep_ms| e.due_ms(keep_ms, &clocks).is_some_and(|due| due <= clocks.now_ms);
         for entry in self.leases.values_mut().filter(|e| e.lease.parent().is_some()) {
             if over(entry, TERMINAL_KEPT_MS)
                 && let Some(relay) = entry.relay.take()
@@ -208,7 +209,7 @@ impl Owner {
                 relay.tell(RelayCmd::Release);
             }
         }
-        let old = |e: &Entry| over(e, keep) && e.may_be_forgotten();
+        let old = |e: &LeaseEntry| over(e, keep) && e.may_be_forgotten();
         let mut ids: Vec<LeaseId> = self.leases.iter().filter(|(_, e)| old(e)).map(|(id, _)| *id).collect();
         ids.extend(self.surplus());
         if ids.is_empty() {
@@ -267,7 +268,7 @@ impl Owner {
 
     /// Removes the oldest kept terminal output of a gateway until the rest is within the limit.
     pub(crate) fn trim_tails(&mut self, of: GatewayInstanceId) {
-        let tail = |(id, e): (&LeaseId, &Entry)| {
+        let tail = |(id, e): (&LeaseId, &LeaseEntry)| {
             let LeaseKind::Terminal { output_bytes_max, .. } = e.lease.kind else { return None };
             let ended = e.lease.ended_at_ms.filter(|_| e.lease.gateway == of)?;
             Some((ended, *id, output_bytes_max.min(e.relay.as_ref()?.totals().stdout_end)))

@@ -4,14 +4,14 @@ use nix::libc;
 
 /// A failed step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct StepError {
     /// Description of the step.
     pub(crate) stage: &'static str,
     /// Errno of the call, or the errno that fits best.
     pub(crate) errno: i32,
 }
 
-impl Fault {
+impl StepError {
     /// Creates a fault that the wrapper itself detected.
     pub(crate) const fn new(stage: &'static str, errno: i32) -> Self {
         Self { stage, errno }
@@ -24,25 +24,25 @@ impl Fault {
 }
 
 /// Names the step that a failed call belongs to.
-pub(crate) trait During<T> {
+pub(crate) trait StepContext<T> {
     /// Attaches the step's name to the error.
-    fn during(self, stage: &'static str) -> Result<T, Fault>;
+    fn during(self, stage: &'static str) -> Result<T, StepError>;
 }
 
-impl<T> During<T> for Result<T, rustix::io::Errno> {
-    fn during(self, stage: &'static str) -> Result<T, Fault> {
-        self.map_err(|e| Fault::new(stage, e.raw_os_error()))
+impl<T> StepContext<T> for Result<T, rustix::io::Errno> {
+    fn during(self, stage: &'static str) -> Result<T, StepError> {
+        self.map_err(|e| StepError::new(stage, e.raw_os_error()))
     }
 }
 
-impl<T> During<T> for Result<T, nix::errno::Errno> {
-    fn during(self, stage: &'static str) -> Result<T, Fault> {
-        self.map_err(|e| Fault::new(stage, e as i32))
+impl<T> StepContext<T> for Result<T, nix::errno::Errno> {
+    fn during(self, stage: &'static str) -> Result<T, StepError> {
+        self.map_err(|e| StepError::new(stage, e as i32))
     }
 }
 
-impl<T> During<T> for std::io::Result<T> {
-    fn during(self, stage: &'static str) -> Result<T, Fault> {
-        self.map_err(|e| Fault::new(stage, e.raw_os_error().unwrap_or(libc::EIO)))
+impl<T> StepContext<T> for std::io::Result<T> {
+    fn during(self, stage: &'static str) -> Result<T, StepError> {
+        self.map_err(|e| StepError::new(stage, e.raw_os_error().unwrap_or(libc::EIO)))
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::confine::Confinement;
 use crate::control::{Control, Received};
-use crate::escalate::{Graces, Input, Phase, Step};
-use crate::family::Family;
-use crate::fault::{During, Fault};
-use crate::plan::{self, Plan};
-use crate::stage::Stage;
-use crate::sys::{self, Adapter, AdapterFds};
+use crate::escalate::{EscalationAction, EscalationInput, EscalationPhase, EscalationTimes};
+use crate::family::ProcessTree;
+use crate::fault::{StepContext, StepError};
+use crate::plan::{self, LaunchPlan};
+use crate::stage::ExecStep;
+use crate::sys::{self, AdapterFds, AdapterProcess};
 use crate::{EXIT_WRAPPER, confine, setup, tree};
 use acp_shared::launch::{ExitStatus, FromWrapper, LAUNCH_FDS, ToWrapper};
 use nix::libc;
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 /// Event sources of the main loop.
-struct Ears {
+struct EventSources {
     control: Control,
     signals: SignalFd,
     parent: Option<OwnedFd>,
@@ -32,8 +32,8 @@ pub(crate) fn run() -> u8 {
         Err(_) => return EXIT_WRAPPER,
     };
     match prepare() {
-        Ok(Ready { plan, confinement, signals, parent }) => {
-            let ears = Ears { control, signals, parent };
+        Ok(PreparedStart { plan, confinement, signals, parent }) => {
+            let ears = EventSources { control, signals, parent };
             match await_launch(&ears) {
                 Ok(Some(stdio)) => match Wrapper::start(ears, &plan, &confinement, stdio) {
                     Ok(wrapper) => wrapper.run(),
@@ -47,30 +47,30 @@ pub(crate) fn run() -> u8 {
     }
 }
 
-fn refuse(control: &Control, fault: Fault) -> u8 {
+fn refuse(control: &Control, fault: StepError) -> u8 {
     control.say_fault(fault);
     EXIT_WRAPPER
 }
 
 /// Resources prepared before the first message is received.
-struct Ready {
-    plan: Plan,
+struct PreparedStart {
+    plan: LaunchPlan,
     confinement: Confinement,
     signals: SignalFd,
     parent: Option<OwnedFd>,
 }
 
-fn prepare() -> Result<Ready, Fault> {
+fn prepare() -> Result<PreparedStart, StepError> {
     setup::stand_alone()?;
     let mut plan = plan::read_beside_binary()?;
     let confinement = confine::prepare(std::mem::take(&mut plan.confine))?;
     let signals = setup::take_signals()?;
     let parent = setup::watch_parent()?;
-    Ok(Ready { plan, confinement, signals, parent })
+    Ok(PreparedStart { plan, confinement, signals, parent })
 }
 
 /// Waits for the adapter's pipes. Returns `None` if the supervisor is gone or a signal stops the wrapper.
-fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
+fn await_launch(ears: &EventSources) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, StepError> {
     loop {
         let parent = ears.parent.as_ref().map(AsFd::as_fd);
         let sources = [parent, Some(ears.control.as_fd()), Some(ears.signals.as_fd())];
@@ -91,10 +91,10 @@ fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
                 return fds
                     .try_into()
                     .map(Some)
-                    .map_err(|_| Fault::protocol("read the launch message: not three descriptors"));
+                    .map_err(|_| StepError::protocol("read the launch message: not three descriptors"));
             }
             Received::Message(ToWrapper::Go, _) => {
-                return Err(Fault::protocol("read the launch message: it is another message"));
+                return Err(StepError::protocol("read the launch message: it is another message"));
             }
         }
     }
@@ -103,7 +103,7 @@ fn await_launch(ears: &Ears) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, Fault> {
 /// Waits until one of `sources` is readable or `timeout` has passed; returns which ones are readable. A pidfd
 /// is readable when its process is dead.
 fn poll<const N: usize>(
-    ears: &Ears,
+    ears: &EventSources,
     sources: [Option<BorrowedFd<'_>>; N],
     timeout: Option<&Timespec>,
 ) -> Result<[bool; N], Errno> {
@@ -117,10 +117,10 @@ fn poll<const N: usize>(
 
 /// State of the wrapper after the fork.
 struct Wrapper {
-    ears: Ears,
+    ears: EventSources,
     /// True while the control socket is open.
     supervised: bool,
-    family: Family,
+    family: ProcessTree,
     /// Pidfd of the adapter, readable when it is dead; `None` once its death is handled.
     adapter: Option<OwnedFd>,
     /// Write end of the release pipe: one byte lets the adapter exec.
@@ -137,19 +137,19 @@ struct Wrapper {
     ended: bool,
     /// True if no process is left below the wrapper.
     empty: bool,
-    phase: Phase,
-    graces: Graces,
+    phase: EscalationPhase,
+    graces: EscalationTimes,
     started: Instant,
 }
 
 impl Wrapper {
     /// Forks the adapter, blocked before exec, and reports it to the supervisor.
     fn start(
-        ears: Ears,
-        plan: &Plan,
+        ears: EventSources,
+        plan: &LaunchPlan,
         confinement: &Confinement,
         stdio: [OwnedFd; LAUNCH_FDS],
-    ) -> Result<Self, (Ears, Fault)> {
+    ) -> Result<Self, (EventSources, StepError)> {
         match fork(&ears, plan, confinement, stdio) {
             Err(fault) => Err((ears, fault)),
             Ok((pid, go, report)) => {
@@ -158,7 +158,7 @@ impl Wrapper {
                 Ok(Self {
                     ears,
                     supervised: true,
-                    family: Family::new(pid),
+                    family: ProcessTree::new(pid),
                     adapter: setup::watch_child(pid),
                     go: Some(go),
                     report: Some(report),
@@ -167,7 +167,7 @@ impl Wrapper {
                     mistrusted: false,
                     ended: false,
                     empty: false,
-                    phase: Phase::Held,
+                    phase: EscalationPhase::Held,
                     graces: plan.graces,
                     started: Instant::now(),
                 })
@@ -177,14 +177,14 @@ impl Wrapper {
 
     /// Main loop. It sleeps until an event arrives; a timer runs only while the tree is being ended.
     fn run(mut self) -> u8 {
-        while self.phase != Phase::Over {
+        while self.phase != EscalationPhase::Over {
             let woken = self.wait();
             if woken.report {
                 self.read_report();
             }
             if woken.parent {
                 self.ears.parent = None;
-                self.step(Input::Stop);
+                self.step(EscalationInput::Stop);
             }
             if woken.control {
                 self.read_control();
@@ -197,12 +197,12 @@ impl Wrapper {
                 self.family.adapter_is_dead();
             }
             self.reap();
-            self.step(Input::Tick);
+            self.step(EscalationInput::Tick);
         }
         self.last_word()
     }
 
-    fn wait(&self) -> Woken {
+    fn wait(&self) -> Readiness {
         let control = self.supervised.then_some(&self.ears.control);
         let sources: [Option<BorrowedFd<'_>>; 5] = [
             Some(self.ears.signals.as_fd()),
@@ -214,10 +214,10 @@ impl Wrapper {
         let timeout = self.phase.deadline_ms().map(|at_ms| timespec(at_ms.saturating_sub(self.now_ms())));
         match poll(&self.ears, sources, timeout.as_ref()) {
             Ok([signals, control, parent, report, adapter]) => {
-                Woken { signals, control, parent, report, adapter }
+                Readiness { signals, control, parent, report, adapter }
             }
             // After a failed poll (out of memory), check all sources that can be read without blocking.
-            Err(_) => Woken {
+            Err(_) => Readiness {
                 signals: true,
                 control: self.supervised,
                 parent: false,
@@ -231,13 +231,13 @@ impl Wrapper {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn step(&mut self, input: Input) {
+    fn step(&mut self, input: EscalationInput) {
         let (phase, step) = self.phase.on(input, self.now_ms(), self.graces);
         self.phase = phase;
         match step {
-            Step::Wait | Step::Finish => {}
-            Step::Term => self.family.term(),
-            Step::Kill => {
+            EscalationAction::Wait | EscalationAction::Finish => {}
+            EscalationAction::Term => self.family.term(),
+            EscalationAction::Kill => {
                 self.family.kill();
                 self.go = None;
             }
@@ -249,22 +249,26 @@ impl Wrapper {
             Ok(Received::Nothing) => {}
             Ok(Received::Closed) => {
                 self.supervised = false;
-                self.step(Input::Stop);
+                self.step(EscalationInput::Stop);
             }
-            Ok(Received::Message(ToWrapper::Go, fds)) if self.phase == Phase::Held && fds.is_empty() => {
+            Ok(Received::Message(ToWrapper::Go, fds))
+                if self.phase == EscalationPhase::Held && fds.is_empty() =>
+            {
                 self.release();
             }
-            Ok(Received::Message(..)) => self.mistrust(Fault::protocol("read a control message out of turn")),
+            Ok(Received::Message(..)) => {
+                self.mistrust(StepError::protocol("read a control message out of turn"))
+            }
             Err(fault) => self.mistrust(fault),
         }
     }
 
     /// Refuses to release the adapter after a contract violation. An adapter that already runs is left alone.
-    fn mistrust(&mut self, fault: Fault) {
-        if self.phase == Phase::Held {
+    fn mistrust(&mut self, fault: StepError) {
+        if self.phase == EscalationPhase::Held {
             self.mistrusted = true;
             self.ears.control.say_fault(fault);
-            self.step(Input::Stop);
+            self.step(EscalationInput::Stop);
         }
     }
 
@@ -274,7 +278,7 @@ impl Wrapper {
         if let Some(go) = self.go.take() {
             let _ = rustix::io::write(&go, b"g");
         }
-        self.step(Input::Released);
+        self.step(EscalationInput::Released);
     }
 
     /// Reads the result of exec: five bytes describe a failure, end of file means success.
@@ -286,7 +290,7 @@ impl Wrapper {
             Ok(sys::REPORT_BYTES) => {
                 let [stage, a, b, c, d] = bytes;
                 self.exec_failed = true;
-                let stage = Stage::name_of(stage).to_owned();
+                let stage = ExecStep::name_of(stage).to_owned();
                 FromWrapper::ExecFailed { errno: i32::from_ne_bytes([a, b, c, d]), stage }
             }
             Ok(_) | Err(_) => FromWrapper::Running,
@@ -302,7 +306,7 @@ impl Wrapper {
                 libc::SIGCHLD => {}
                 // SIGPIPE of the wrapper's own write to a closed pipe.
                 libc::SIGPIPE if signal.ssi_pid == own => {}
-                libc::SIGTERM => self.step(Input::Stop),
+                libc::SIGTERM => self.step(EscalationInput::Stop),
                 other => self.family.forward(other),
             }
         }
@@ -321,11 +325,11 @@ impl Wrapper {
                 self.ears.control.say(&FromWrapper::AdapterExited { status });
             }
             if !self.empty {
-                self.step(Input::AdapterExited);
+                self.step(EscalationInput::AdapterExited);
             }
         }
         if self.empty {
-            self.step(Input::TreeEmpty);
+            self.step(EscalationInput::TreeEmpty);
         }
     }
 
@@ -342,7 +346,7 @@ impl Wrapper {
 
 /// Sources that are readable without blocking.
 #[derive(Debug, Clone, Copy)]
-struct Woken {
+struct Readiness {
     signals: bool,
     control: bool,
     parent: bool,
@@ -357,11 +361,11 @@ fn timespec(ms: u64) -> Timespec {
 
 /// Forks the adapter and closes the wrapper's copies of its pipes: only the adapter may keep them open.
 fn fork(
-    ears: &Ears,
-    plan: &Plan,
+    ears: &EventSources,
+    plan: &LaunchPlan,
     confinement: &Confinement,
     stdio: [OwnedFd; LAUNCH_FDS],
-) -> Result<(i32, OwnedFd, OwnedFd), Fault> {
+) -> Result<(i32, OwnedFd, OwnedFd), StepError> {
     const STAGE: &str = "make the pipes to the adapter";
     let (go_read, go_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).during(STAGE)?;
     let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
@@ -376,7 +380,7 @@ fn fork(
         // Without a parent to watch, `signals` is closed twice, which is harmless.
         ears.parent.as_ref().map_or(signals, AsRawFd::as_raw_fd),
     ];
-    let adapter = Adapter { plan, confinement, fds };
+    let adapter = AdapterProcess { plan, confinement, fds };
     let pid = sys::fork_adapter(&adapter, &close).during("fork the adapter")?;
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
         // Both sides call setpgid, so the group exists for both from now on; the second call has no effect.

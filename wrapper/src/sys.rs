@@ -6,8 +6,8 @@
 #![expect(unsafe_code, reason = "fork, what the child may call until its exec, waitid, signal dispositions")]
 
 use crate::confine::Confinement;
-use crate::plan::Plan;
-use crate::stage::Stage;
+use crate::plan::LaunchPlan;
+use crate::stage::ExecStep;
 use acp_shared::launch::ExitStatus;
 use nix::errno::Errno;
 use nix::libc::{self, c_char, c_int, c_long, c_uint};
@@ -20,7 +20,7 @@ const SIGNAL_MAX: c_int = 64;
 const KERNEL_SIGSET_BYTES: usize = SIGNAL_MAX as usize / 8;
 /// Exit code of an adapter that was never released.
 const EXIT_NOT_RELEASED: c_int = 125;
-/// Size of the report about a failed start, in bytes: the [`Stage`], then the errno.
+/// Size of the report about a failed start, in bytes: the [`ExecStep`], then the errno.
 pub(crate) const REPORT_BYTES: usize = 5;
 /// Descriptors of the child after the fork. All of them have numbers above 2.
 #[derive(Debug)]
@@ -55,9 +55,9 @@ fn default_action() -> libc::sigaction {
 
 /// Inputs of the child after the fork.
 #[derive(Debug)]
-pub(crate) struct Adapter<'a> {
+pub(crate) struct AdapterProcess<'a> {
     /// Program to execute.
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a LaunchPlan,
     /// Restrictions to apply before the exec.
     pub(crate) confinement: &'a Confinement,
     /// Descriptors of the child.
@@ -67,8 +67,8 @@ pub(crate) struct Adapter<'a> {
 /// Forks the adapter, blocked before exec. `close` lists the wrapper's own descriptors.
 ///
 /// The child leads its own process group, dies with the wrapper, and waits for a byte on `go`.
-pub(crate) fn fork_adapter(adapter: &Adapter<'_>, close: &[RawFd]) -> Result<i32, Errno> {
-    let vectors = Vectors { argv: pointers(&adapter.plan.argv), env: pointers(&adapter.plan.env) };
+pub(crate) fn fork_adapter(adapter: &AdapterProcess<'_>, close: &[RawFd]) -> Result<i32, Errno> {
+    let vectors = ExecVectors { argv: pointers(&adapter.plan.argv), env: pointers(&adapter.plan.env) };
     let wrapper = std::process::id().cast_signed();
     // SAFETY: the process has one thread, so the child's memory is consistent; the child allocates nothing.
     match Errno::result(unsafe { libc::fork() })? {
@@ -78,7 +78,7 @@ pub(crate) fn fork_adapter(adapter: &Adapter<'_>, close: &[RawFd]) -> Result<i32
     }
 }
 
-struct Vectors {
+struct ExecVectors {
     argv: Vec<*const c_char>,
     env: Vec<*const c_char>,
 }
@@ -92,7 +92,12 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 ///
 /// # Safety
 /// To be called in a freshly forked child of a process with one thread.
-unsafe fn become_adapter(wrapper: i32, adapter: &Adapter<'_>, vectors: &Vectors, close: &[RawFd]) -> ! {
+unsafe fn become_adapter(
+    wrapper: i32,
+    adapter: &AdapterProcess<'_>,
+    vectors: &ExecVectors,
+    close: &[RawFd],
+) -> ! {
     let report = adapter.fds.report.as_raw_fd();
     // SAFETY: as this function's own; every step makes system calls on numbers and on memory that outlives it.
     let (stage, errno) = unsafe {
@@ -103,7 +108,7 @@ unsafe fn become_adapter(wrapper: i32, adapter: &Adapter<'_>, vectors: &Vectors,
         libc::close(adapter.fds.go.as_raw_fd());
         restore_signals();
         match give_up(wrapper, adapter.confinement, adapter.plan) {
-            Ok(()) => (Stage::Exec, exec(adapter.plan, vectors)),
+            Ok(()) => (ExecStep::Exec, exec(adapter.plan, vectors)),
             Err(failed) => failed,
         }
     };
@@ -151,23 +156,23 @@ unsafe fn take_stdio(fds: &AdapterFds, close: &[RawFd]) {
 ///
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Result<(), (Stage, i32)> {
+unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &LaunchPlan) -> Result<(), (ExecStep, i32)> {
     // SAFETY: system calls on numbers and on memory that `confinement` and `plan` keep alive.
     unsafe {
         if let Some(score) = &confinement.oom_score_adj {
-            write_file(c"/proc/self/oom_score_adj", score).map_err(|errno| (Stage::OomScore, errno))?;
+            write_file(c"/proc/self/oom_score_adj", score).map_err(|errno| (ExecStep::OomScore, errno))?;
         }
         for (resource, limit) in &confinement.limits {
             let none = std::ptr::null_mut::<libc::rlimit64>();
-            did(Stage::Limits, libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const *limit, none))?;
+            did(ExecStep::Limits, libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const *limit, none))?;
         }
         if let Some(identity) = &confinement.identity {
             give_stdio_to(identity.uid);
             let (groups, count) = (identity.groups.as_ptr(), identity.groups.len());
-            did(Stage::Groups, libc::setgroups(count, groups))?;
-            did(Stage::Group, libc::setresgid(identity.gid, identity.gid, identity.gid))?;
-            did(Stage::User, libc::setresuid(identity.uid, identity.uid, identity.uid))?;
-            drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
+            did(ExecStep::Groups, libc::setgroups(count, groups))?;
+            did(ExecStep::Group, libc::setresgid(identity.gid, identity.gid, identity.gid))?;
+            did(ExecStep::User, libc::setresuid(identity.uid, identity.uid, identity.uid))?;
+            drop_capabilities().map_err(|errno| (ExecStep::Capabilities, errno))?;
             // The change of the user has reset the signal of `die_with`.
             die_with(wrapper);
         }
@@ -175,11 +180,11 @@ unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Resul
             libc::umask(umask);
         }
         if confinement.no_new_privs {
-            did(Stage::NoNewPrivs, libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+            did(ExecStep::NoNewPrivs, libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
         }
         enter(&plan.cwd, confinement.cwd_without_links)?;
         if let Some(ruleset) = &confinement.ruleset {
-            did(Stage::Landlock, libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))?;
+            did(ExecStep::Landlock, libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))?;
         }
         Ok(())
     }
@@ -189,25 +194,25 @@ unsafe fn give_up(wrapper: i32, confinement: &Confinement, plan: &Plan) -> Resul
 ///
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn enter(cwd: &CStr, without_links: bool) -> Result<(), (Stage, i32)> {
+unsafe fn enter(cwd: &CStr, without_links: bool) -> Result<(), (ExecStep, i32)> {
     // SAFETY: the path ends with NUL; all zeros is a valid `open_how`, of which as many bytes are read as there are.
     unsafe {
         if !without_links {
-            return did(Stage::Chdir, libc::chdir(cwd.as_ptr()));
+            return did(ExecStep::Chdir, libc::chdir(cwd.as_ptr()));
         }
         let mut how: libc::open_how = std::mem::zeroed();
         how.flags = u64::from((libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC).cast_unsigned());
         how.resolve = libc::RESOLVE_NO_SYMLINKS;
         let bytes = size_of::<libc::open_how>();
         let fd = libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, cwd.as_ptr(), &raw mut how, bytes);
-        did(Stage::Chdir, fd)?;
+        did(ExecStep::Chdir, fd)?;
         // The descriptor is closed by the exec.
-        did(Stage::Chdir, libc::fchdir(c_int::try_from(fd).unwrap_or(-1)))
+        did(ExecStep::Chdir, libc::fchdir(c_int::try_from(fd).unwrap_or(-1)))
     }
 }
 
 /// Converts the result of a call that returns -1 on failure.
-fn did(stage: Stage, result: impl Into<c_long>) -> Result<(), (Stage, i32)> {
+fn did(stage: ExecStep, result: impl Into<c_long>) -> Result<(), (ExecStep, i32)> {
     if result.into() == -1 { Err((stage, Errno::last_raw())) } else { Ok(()) }
 }
 
@@ -270,7 +275,7 @@ unsafe fn write_file(path: &CStr, text: &[u8]) -> Result<(), i32> {
 ///
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn exec(plan: &Plan, vectors: &Vectors) -> i32 {
+unsafe fn exec(plan: &LaunchPlan, vectors: &ExecVectors) -> i32 {
     let mut errno = 0;
     for program in &plan.programs {
         // SAFETY: `execve` gets null-terminated arrays of C strings that `plan` keeps alive.
@@ -330,10 +335,10 @@ unsafe fn restore_signals() {
 
 /// # Safety
 /// As [`become_adapter`].
-unsafe fn fail(report: RawFd, stage: Stage, errno: i32) -> ! {
+unsafe fn fail(report: RawFd, stage: ExecStep, errno: i32) -> ! {
     let [a, b, c, d] = errno.to_ne_bytes();
     let bytes: [u8; REPORT_BYTES] = [stage as u8, a, b, c, d];
-    let not_found = stage == Stage::Exec && errno == libc::ENOENT;
+    let not_found = stage == ExecStep::Exec && errno == libc::ENOENT;
     // SAFETY: REPORT_BYTES bytes of readable memory are given; then the child ends.
     unsafe {
         libc::write(report, bytes.as_ptr().cast(), REPORT_BYTES);

@@ -56,13 +56,13 @@ Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or 
 #[command(name = "acp-supervisor", version, propagate_version = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
-    global: Global,
+    global: GlobalArgs,
     #[command(subcommand)]
-    verb: Verb,
+    verb: SupervisorCommand,
 }
 
 #[derive(Debug, Args)]
-struct Global {
+struct GlobalArgs {
     /// State directory of the supervisor [default: $XDG_STATE_HOME/acp-host/supervisor]
     #[arg(long, global = true, help_heading = COMMON, env = "ACP_SUPERVISOR_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -80,7 +80,7 @@ struct Global {
     log_format: LogFormat,
 }
 
-impl Global {
+impl GlobalArgs {
     fn state_dir(&self) -> Result<PathBuf, CliError> {
         self.state_dir.clone().or_else(default_state_dir).ok_or(CliError::NoHome)
     }
@@ -116,7 +116,7 @@ enum LogFormat {
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum SupervisorCommand {
     /// Run the supervisor in the foreground
     Serve {
         /// Configuration file (TOML)
@@ -158,10 +158,10 @@ enum Verb {
     Doctor(doctor::DoctorArgs),
     /// List, inspect or close leases, or end orphans
     #[command(subcommand)]
-    Leases(leases::LeasesVerb),
+    Leases(leases::LeasesCommand),
     /// Check process records from before leases existed, or end their processes
     #[command(subcommand)]
-    Legacy(legacy::LegacyVerb),
+    Legacy(legacy::LegacyCommand),
     /// Write man pages or completion scripts (used by `make man` and `make completions`)
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
@@ -234,7 +234,7 @@ fn attempt(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, O
 }
 
 fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
-    let workers = matches!(cli.verb, Verb::Serve { .. });
+    let workers = matches!(cli.verb, SupervisorCommand::Serve { .. });
     if workers {
         crate::signals::hold().map_err(crate::app::AppError::Signals)?;
     }
@@ -253,24 +253,28 @@ fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<()
 async fn verb(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
     let global = cli.global;
     match cli.verb {
-        Verb::Serve { config, wrapper, own_session, resume_from_fd: _ } => {
+        SupervisorCommand::Serve { config, wrapper, own_session, resume_from_fd: _ } => {
             serve::log(global.log_format);
             if own_session {
                 serve::leave_session();
             }
             serve::run(serve::options(&global, config.as_deref(), wrapper)?, handover, out).await
         }
-        Verb::Upgrade { program } => {
+        SupervisorCommand::Upgrade { program } => {
             upgrade::run(&global.address()?, &global.state_dir()?, program, out).await
         }
-        Verb::HandoverCheck { args } => upgrade::check(args, out),
-        Verb::FilesHelper { frames } => Ok(crate::files::serve::run(frames)?),
-        Verb::Status => status::run(&mut client(&global.address()?).await?, out).await,
-        Verb::Doctor(args) => doctor::run(&global, &args, out).await,
-        Verb::Legacy(verb) => legacy::run(&verb, out),
-        Verb::Leases(leases::LeasesVerb::Watch(args)) => watch::run(global.address()?, &args, out).await,
-        Verb::Leases(verb) => leases::run(&mut client(&global.address()?).await?, verb, out).await,
-        Verb::Generate(args) => generate::run(&args, &Cli::command()),
+        SupervisorCommand::HandoverCheck { args } => upgrade::check(args, out),
+        SupervisorCommand::FilesHelper { frames } => Ok(crate::files::serve::run(frames)?),
+        SupervisorCommand::Status => status::run(&mut client(&global.address()?).await?, out).await,
+        SupervisorCommand::Doctor(args) => doctor::run(&global, &args, out).await,
+        SupervisorCommand::Legacy(verb) => legacy::run(&verb, out),
+        SupervisorCommand::Leases(leases::LeasesCommand::Watch(args)) => {
+            watch::run(global.address()?, &args, out).await
+        }
+        SupervisorCommand::Leases(verb) => {
+            leases::run(&mut client(&global.address()?).await?, verb, out).await
+        }
+        SupervisorCommand::Generate(args) => generate::run(&args, &Cli::command()),
     }
 }
 

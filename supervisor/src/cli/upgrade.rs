@@ -1,8 +1,8 @@
 //! `upgrade`, and the check that the new program performs on a handover.
 
-use super::{Address, Cli, CliError, Output, Verb, client, client_within, json, status};
+use super::{Address, Cli, CliError, Output, SupervisorCommand, client, client_within, json, status};
 use crate::config::Config;
-use crate::handover::check::Proof;
+use crate::handover::check::TrialAnswer;
 use crate::handover::image;
 use crate::store::Store;
 use crate::tenants::tenants;
@@ -93,13 +93,13 @@ pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliErro
     let matches = Cli::command().try_get_matches_from(all);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = cli.map_err(|error| CliError::Handover(error.to_string()))?;
-    let Verb::Serve { config, .. } = &cli.verb else {
+    let SupervisorCommand::Serve { config, .. } = &cli.verb else {
         return Err(CliError::Handover("the arguments are not those of a supervisor".to_owned()));
     };
     let own_uid = rustix::process::geteuid().as_raw();
     tenants(&Config::load(config.as_deref())?, own_uid).map_err(crate::app::AppError::from)?;
     Store::check(&cli.global.state_dir()?).map_err(crate::app::AppError::from)?;
-    let proof = serde_json::to_value(Proof::of(summary)).map_err(std::io::Error::from)?;
+    let proof = serde_json::to_value(TrialAnswer::of(summary)).map_err(std::io::Error::from)?;
     Ok(out.json_line(&proof)?)
 }
 

@@ -1,6 +1,6 @@
 //! Admission of gateway and admin connections, and detection of copied or duplicate gateways.
 
-use crate::core::marks::{self, Acked, Progress};
+use crate::core::marks::{self, AckedOutput, Progress};
 use crate::core::tenant::Tenant;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{Home, Marks, Refusal, RefusalCode};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Access policy: allowed users and groups, and the shared secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct AccessPolicy {
     /// User id of the supervisor.
     pub own_uid: u32,
     /// Additional users whose gateways may connect.
@@ -24,7 +24,7 @@ pub struct Policy {
     pub secret_file: String,
 }
 
-impl Policy {
+impl AccessPolicy {
     /// Checks that a user may connect a gateway: root, the supervisor's own user, listed users and groups.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ pub struct Admitted {
 
 /// Open connection of a gateway at the time that another connection with the same id asks for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Living {
+pub struct LiveConnection {
     /// Epoch of the open connection.
     pub epoch: u64,
     /// True if the peer process is alive and differs from the process of the new connection.
@@ -177,7 +177,7 @@ pub struct ClaimedProgress<'a> {
     /// Marks sent by the gateway.
     pub marks: &'a Marks,
     /// Acknowledged output of the gateway's running agents.
-    pub acked: &'a [Acked],
+    pub acked: &'a [AckedOutput],
     /// Current time, milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
@@ -202,7 +202,7 @@ pub fn other_user(gateway: GatewayInstanceId) -> Refusal {
 /// [`RefusalCode::RolledBack`].
 pub fn admit(
     known: Option<&Installation>,
-    living: Option<Living>,
+    living: Option<LiveConnection>,
     (gateway, uid): (GatewayInstanceId, u32),
     home: &Home,
     epoch: u64,
@@ -252,8 +252,8 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
-    fn policy() -> Policy {
-        Policy {
+    fn policy() -> AccessPolicy {
+        AccessPolicy {
             own_uid: 10,
             allowed_uids: vec![20],
             allowed_gids: vec![200],
@@ -318,8 +318,8 @@ mod tests {
             progress: Progress::default(),
             damaged: None,
         };
-        let dead = |epoch| Some(Living { epoch, elsewhere: false });
-        let alive = |epoch| Some(Living { epoch, elsewhere: true });
+        let dead = |epoch| Some(LiveConnection { epoch, elsewhere: false });
+        let alive = |epoch| Some(LiveConnection { epoch, elsewhere: true });
         let ok = |epoch_max, supersedes| {
             Ok(Admitted { installation: Installation { epoch_max, ..known.clone() }, supersedes })
         };

@@ -32,7 +32,7 @@ impl LeaseEvent {
 /// Error: transition that the state machine does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a lease that is {from} cannot take {event:?}")]
-pub struct Illegal {
+pub struct TransitionError {
     /// State before the event.
     pub from: LeaseState,
     /// Rejected event.
@@ -42,11 +42,11 @@ pub struct Illegal {
 /// Returns the state after an event.
 ///
 /// # Errors
-/// [`Illegal`] for a pair that is not in the table.
-pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Illegal> {
+/// [`TransitionError`] for a pair that is not in the table.
+pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, TransitionError> {
     use LeaseEvent::{Bind, Close, Gone, Lose, Run};
     use LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
-    let illegal = Err(Illegal { from: state, event });
+    let illegal = Err(TransitionError { from: state, event });
     match (state, event) {
         (Reserved, Bind) => Ok(Bound),
         (Bound, Run) => Ok(Open),
@@ -93,7 +93,7 @@ pub struct ProcessRecord {
 /// Boot and namespaces in which recorded pids and start times are valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scope {
+pub struct PidScope {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
     /// Inode of the pid namespace.
@@ -129,9 +129,9 @@ impl NsInit {
     }
 }
 
-/// Relation of a recorded [`Scope`] to the current one.
+/// Relation of a recorded [`PidScope`] to the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ScopeRelation {
     /// The same scope: recorded pids are still valid.
     Here,
     /// An earlier boot: no recorded process is alive.
@@ -140,7 +140,7 @@ pub enum Place {
     Elsewhere(&'static str),
 }
 
-impl Scope {
+impl PidScope {
     /// Returns why no recorded process can be alive, if that is certain: the boot or the pid namespace has
     /// ended. An unreadable record proves nothing.
     #[must_use]
@@ -168,24 +168,24 @@ impl Scope {
 
     /// Returns the relation of this recorded scope to the current one.
     #[must_use]
-    pub fn seen_from(&self, here: &Self) -> Place {
+    pub fn seen_from(&self, here: &Self) -> ScopeRelation {
         if self.boot_id != here.boot_id {
-            return Place::EarlierBoot;
+            return ScopeRelation::EarlierBoot;
         }
         if self.pidns != here.pidns {
-            return Place::Elsewhere("it was recorded in another pid namespace");
+            return ScopeRelation::Elsewhere("it was recorded in another pid namespace");
         }
         if !self.init.may_be(here.init, self.shares_clock(here)) {
-            return Place::Elsewhere("it was recorded in a pid namespace that has ended since");
+            return ScopeRelation::Elsewhere("it was recorded in a pid namespace that has ended since");
         }
-        Place::Here
+        ScopeRelation::Here
     }
 }
 
 /// Process tree of a bound lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Bound {
+pub struct BoundProcesses {
     /// Wrapper, the root of the tree.
     pub wrapper: ProcessRecord,
     /// Adapter process.
@@ -219,9 +219,9 @@ pub struct Lease {
     /// Supervisor that spawned the lease.
     pub supervisor: ProcessRecord,
     /// Scope in which all pids of this row are valid.
-    pub scope: Scope,
+    pub scope: PidScope,
     /// Process tree, once known.
-    pub bound: Option<Bound>,
+    pub bound: Option<BoundProcesses>,
     /// SHA-256 of the argument vector, in hex.
     pub command_hash: String,
     /// SHA-256 of the whole spawn request, in hex. A repeated request must match.
@@ -256,8 +256,8 @@ impl Lease {
     /// Applies an event and records the reason.
     ///
     /// # Errors
-    /// [`Illegal`]; the lease is unchanged.
-    pub fn apply(&mut self, event: LeaseEvent, reason: &str) -> Result<(), Illegal> {
+    /// [`TransitionError`]; the lease is unchanged.
+    pub fn apply(&mut self, event: LeaseEvent, reason: &str) -> Result<(), TransitionError> {
         let to = on(self.state, event)?;
         if to != self.state || self.state_reason.is_empty() {
             self.explain(reason);
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn closed_is_final_and_lost_only_ends_once_more() {
         for event in LeaseEvent::ALL {
-            let closed = Illegal { from: LeaseState::Closed, event };
+            let closed = TransitionError { from: LeaseState::Closed, event };
             assert_eq!(on(LeaseState::Closed, event), Err(closed));
             assert_eq!(
                 on(LeaseState::Lost, event).ok(),
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn c12_c13_s_first_processes_are_compared_by_one_clock_or_by_their_inodes() {
-        let here = Scope {
+        let here = PidScope {
             boot_id: "boot".into(),
             pidns: 7,
             timens: Some(3),
@@ -439,22 +439,22 @@ mod tests {
             ("the same inode", Some(4), NsInit { inode: Some(3), ..other }, true),
             ("another inode", Some(4), NsInit { inode: Some(2), ..other }, false),
         ] {
-            let scope = Scope { timens, init, ..here.clone() };
-            assert_eq!(scope.seen_from(&here) == Place::Here, is_here, "{name}");
+            let scope = PidScope { timens, init, ..here.clone() };
+            assert_eq!(scope.seen_from(&here) == ScopeRelation::Here, is_here, "{name}");
         }
     }
 
     #[test]
     fn h23_s_only_another_boot_or_an_ended_namespace_proves_an_end_by_itself() {
         let init = |inode| NsInit { start_ticks: Some(1), inode };
-        let here = Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: init(Some(3)) };
+        let here = PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: init(Some(3)) };
         for (name, scope, over) in [
             ("the same", here.clone(), false),
-            ("another boot", Scope { boot_id: "other".into(), ..here.clone() }, true),
-            ("a boot that cannot be read", Scope { boot_id: String::new(), ..here.clone() }, false),
-            ("another namespace, which may live", Scope { pidns: 8, ..here.clone() }, false),
-            ("one that ended", Scope { init: init(Some(2)), ..here.clone() }, true),
-            ("one whose first process is not known", Scope { init: init(None), ..here.clone() }, false),
+            ("another boot", PidScope { boot_id: "other".into(), ..here.clone() }, true),
+            ("a boot that cannot be read", PidScope { boot_id: String::new(), ..here.clone() }, false),
+            ("another namespace, which may live", PidScope { pidns: 8, ..here.clone() }, false),
+            ("one that ended", PidScope { init: init(Some(2)), ..here.clone() }, true),
+            ("one whose first process is not known", PidScope { init: init(None), ..here.clone() }, false),
         ] {
             assert_eq!(scope.is_over(&here).is_some(), over, "{name}");
         }
@@ -479,7 +479,7 @@ pub(crate) mod fixture {
             wrapper_root: "/w".into(),
             wrapper_path: "/w/acp-wrapper".into(),
             supervisor: ProcessRecord { pid: 50, start_ticks: 1, inode: Some(2) },
-            scope: Scope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() },
+            scope: PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() },
             bound: None,
             command_hash: "aa".into(),
             spec_hash: "bb".into(),

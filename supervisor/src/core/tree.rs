@@ -95,7 +95,7 @@ pub fn is_below(pid: i32, roots: &HashSet<i32>, parent: impl Fn(i32) -> Option<i
 
 /// Resource usage of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Weight {
+pub struct TreeUsage {
     /// Number of processes, without zombies.
     pub processes: u64,
     /// Sum of their resident memory, in pages.
@@ -106,7 +106,7 @@ pub struct Weight {
 /// if its start time matches, so that reused pids are ignored. For reports only; no decision depends on the
 /// result.
 #[must_use]
-pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<Weight> {
+pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<TreeUsage> {
     let by_pid: HashMap<i32, &Proc> = snapshot.iter().map(|p| (p.pid, p)).collect();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for process in snapshot {
@@ -117,7 +117,7 @@ pub fn weigh(snapshot: &[Proc], trees: &[Vec<ProcessRecord>]) -> Vec<Weight> {
             |root: &&ProcessRecord| by_pid.get(&root.pid).is_some_and(|p| p.start_ticks == root.start_ticks);
         let mut queue: Vec<i32> = roots.iter().filter(is_it).map(|root| root.pid).collect();
         let mut seen: HashSet<i32> = HashSet::new();
-        let mut weight = Weight::default();
+        let mut weight = TreeUsage::default();
         while let Some(pid) = queue.pop() {
             if !seen.insert(pid) {
                 continue;
@@ -217,7 +217,7 @@ mod tests {
             vec![root(20, 19)],
             vec![],
         ];
-        let weight = |processes, rss_pages| Weight { processes, rss_pages };
+        let weight = |processes, rss_pages| TreeUsage { processes, rss_pages };
         assert_eq!(weigh(&snapshot, &trees), [weight(4, 230), weight(3, 220), weight(0, 0), weight(0, 0)]);
     }
 

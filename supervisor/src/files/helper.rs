@@ -5,10 +5,10 @@ use super::{FRAMES_VERSION, HelperJob, HelperSetting};
 use crate::confine::{self, confine};
 use crate::context::Context;
 use crate::core::lease::ProcessRecord;
-use crate::core::tenant::Places;
-use crate::core::verify::Life;
+use crate::core::tenant::SpawnDirectories;
+use crate::core::verify::ProcessState;
 use crate::handover::program;
-use crate::spawn::{SpawnError, Wrapper, fork, release, start_wrapper};
+use crate::spawn::{RunningWrapper, SpawnError, fork, release, start_wrapper};
 use crate::sys::watch::{Child, Control};
 use crate::sys::{OpenError, OpenProcess, Sys};
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
@@ -51,7 +51,7 @@ pub(super) struct Helper {
 
 /// Helper that could not be started.
 #[derive(Debug)]
-pub(super) struct Unstarted {
+pub(super) struct HelperStartError {
     /// Reason of the failure.
     pub(super) error: FilesError,
     /// Processes that were started and still have to be ended.
@@ -63,7 +63,10 @@ impl Helper {
     ///
     /// # Errors
     /// The reason, and the processes that still have to be ended.
-    pub(super) async fn start(context: Arc<Context>, setting: HelperSetting) -> Result<Self, Unstarted> {
+    pub(super) async fn start(
+        context: Arc<Context>,
+        setting: HelperSetting,
+    ) -> Result<Self, HelperStartError> {
         let (id, gateway) = (LeaseId::mint(), setting.customer.gateway);
         let (error, left) = match Self::try_start(&context, id, setting).await {
             Ok((helper, None)) => return Ok(helper),
@@ -82,7 +85,7 @@ impl Helper {
             },
             error => FilesError::NoHelper { message: error.refusal().message },
         };
-        Err(Unstarted { error, left })
+        Err(HelperStartError { error, left })
     }
 
     /// Starts a helper. If it returns an error together with the helper, the caller must end the helper.
@@ -91,7 +94,7 @@ impl Helper {
         id: LeaseId,
         HelperSetting { customer, roots }: HelperSetting,
     ) -> Result<(Self, Option<SpawnError>), SpawnError> {
-        let places = Places { cwd: None, roots };
+        let places = SpawnDirectories { cwd: None, roots };
         let confined = confine(context, customer, confine::Start { env: Vec::new(), places }).await?;
         let program = program::own().to_string_lossy().into_owned();
         let launch = Launch {
@@ -108,7 +111,7 @@ impl Helper {
         let cannot = |source| SpawnError::Io { what: "make the pipes of a file helper", source };
         let (stdio, to, from) = streams().map_err(cannot)?;
         let root = context.wrapper_root.helpers();
-        let Wrapper { child, control, .. } = start_wrapper(context, root, launch, None).await?;
+        let RunningWrapper { child, control, .. } = start_wrapper(context, root, launch, None).await?;
         let within = Duration::from_millis(context.config.spawn_ms);
         let steps = async {
             let bound = fork(context, &child, &control, &stdio).await?;
@@ -203,7 +206,7 @@ pub(super) async fn until_gone(context: &Context, process: ProcessRecord) {
         Err(OpenError::Gone) => false,
         Err(OpenError::Io(_)) => true,
         Ok(handle) => {
-            let ended = matches!(context.sys.glance(&handle).life, Life::Zombie | Life::Gone);
+            let ended = matches!(context.sys.glance(&handle).life, ProcessState::Zombie | ProcessState::Gone);
             !ended && handle.record().is_none_or(|record| record == process)
         }
     };

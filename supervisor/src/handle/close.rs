@@ -2,22 +2,22 @@
 
 use crate::core::lease::harmless;
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Reply};
 
-pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, reason: &str, to: Responder) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, reason: &str, to: Responder) {
     let ended = match owner.visible(who, lease_id) {
         Ok(entry) if entry.lease.state.is_ended() => Some(entry.lease.state),
         // An admin gets a refusal for a leftover lease; a gateway is notified of its end as of any other.
-        Ok(entry) if who == Who::Admin && entry.commands.is_none() => {
+        Ok(entry) if who == ClientKind::Admin && entry.commands.is_none() => {
             return to.answer(Err(entry.left_over()));
         }
         Ok(_) => None,
         Err(refusal) => return to.answer(Err(refusal)),
     };
     if ended.is_none() {
-        if who == Who::Admin {
+        if who == ClientKind::Admin {
             tracing::info!(%lease_id, reason = harmless(reason), "an admin closes a lease");
         }
         owner.close(lease_id, &harmless(reason));

@@ -1,9 +1,9 @@
 //! Files: forwarded to the queue of the session's helper, which answers.
 
-use crate::confine::Customer;
-use crate::core::ladder::Rung;
+use crate::confine::Requester;
+use crate::core::ladder::ContainmentLevel;
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use acp_shared::conn::Peer;
 use acp_shared::files::{
     FilesOp, FilesRequest, FilesScope, NAME_BYTES_MAX, NAMES_MAX, ROOTS_MAX, SEARCH_BYTES_MAX,
@@ -13,10 +13,10 @@ use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode};
 use std::sync::Arc;
 
-pub(super) fn handle(owner: &mut Owner, who: Who, peer: Peer, request: FilesRequest, to: Responder) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, peer: Peer, request: FilesRequest, to: Responder) {
     match check(owner, who, &request) {
         Ok(gateway) => {
-            let customer = Customer { gateway, uid: peer.uid, gid: peer.gid };
+            let customer = Requester { gateway, uid: peer.uid, gid: peer.gid };
             let context = Arc::clone(&owner.context);
             owner.files.ask(&context, customer, request, to);
         }
@@ -24,15 +24,15 @@ pub(super) fn handle(owner: &mut Owner, who: Who, peer: Peer, request: FilesRequ
     }
 }
 
-fn check(owner: &mut Owner, who: Who, request: &FilesRequest) -> Result<GatewayInstanceId, Refusal> {
+fn check(owner: &mut Owner, who: ClientKind, request: &FilesRequest) -> Result<GatewayInstanceId, Refusal> {
     let refuse = |code, why: String| Err(Refusal::new(code, why));
-    let Who::Gateway(gateway) = who else {
+    let ClientKind::Gateway(gateway) = who else {
         return refuse(RefusalCode::NotAuthorised, "only a gateway may use files".to_owned());
     };
     if owner.stopping {
         return refuse(RefusalCode::ShuttingDown, "the supervisor is ending".to_owned());
     }
-    if owner.context.holding.rung == Rung::R4 {
+    if owner.context.holding.rung == ContainmentLevel::R4 {
         return Err(super::spawn::unheld());
     }
     is_sane(request)?;

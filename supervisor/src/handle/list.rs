@@ -3,18 +3,18 @@
 
 use crate::core::lease::ProcessRecord;
 use crate::core::tree::weigh;
-use crate::entry::Entry;
+use crate::entry::LeaseEntry;
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use crate::sys::Sys;
 use acp_shared::protocol::{LeaseInfo, Refusal, RefusalCode, Reply};
 use std::io;
 use std::sync::Arc;
 
-pub(super) fn handle(owner: &Owner, who: Who, detail: bool, to: Responder) {
+pub(super) fn handle(owner: &Owner, who: ClientKind, detail: bool, to: Responder) {
     let visible = owner.leases.values().filter(|entry| match who {
-        Who::Admin => true,
-        Who::Gateway(gateway) => entry.lease.gateway == gateway,
+        ClientKind::Admin => true,
+        ClientKind::Gateway(gateway) => entry.lease.gateway == gateway,
     });
     let mut leases: Vec<(LeaseInfo, Vec<ProcessRecord>)> =
         visible.map(|entry| (entry.info(), roots(entry))).collect();
@@ -30,7 +30,7 @@ pub(super) fn handle(owner: &Owner, who: Who, detail: bool, to: Responder) {
 }
 
 /// Returns the recorded processes of a living tree.
-fn roots(entry: &Entry) -> Vec<ProcessRecord> {
+fn roots(entry: &LeaseEntry) -> Vec<ProcessRecord> {
     let bound = entry.lease.bound.filter(|_| !entry.lease.state.is_ended());
     bound.into_iter().flat_map(|bound| [bound.wrapper, bound.adapter]).collect()
 }

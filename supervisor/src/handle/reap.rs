@@ -3,24 +3,24 @@
 
 use crate::context::Context;
 use crate::core::lease::Lease;
-use crate::entry::Entry;
+use crate::entry::LeaseEntry;
 use crate::handover::outlasting;
 use crate::lease_task;
 use crate::link::Responder;
-use crate::owner::{Event, Owner, Who};
-use crate::reaper::{self, Watch};
+use crate::owner::{ClientKind, Event, Owner};
+use crate::reaper::{self, ReaperContext};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply};
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
-pub(super) fn handle(owner: &Owner, who: Who, dry_run: bool, to: Responder) {
+pub(super) fn handle(owner: &Owner, who: ClientKind, dry_run: bool, to: Responder) {
     if let Err(refusal) = super::admin_only(owner, who) {
         return to.answer(Err(refusal));
     }
     // A dry run also lists leases with a task; the reap leaves them to that task.
-    let held = |e: &&Entry| dry_run && !e.lease.state.is_ended();
+    let held = |e: &&LeaseEntry| dry_run && !e.lease.state.is_ended();
     let leases: Vec<Lease> =
         owner.leases.values().filter(|e| e.is_left() || held(e)).map(|e| e.lease.clone()).collect();
     let context = Arc::clone(&owner.context);
@@ -33,7 +33,7 @@ pub(super) fn handle(owner: &Owner, who: Who, dry_run: bool, to: Responder) {
 }
 
 async fn show(context: &Arc<Context>, leases: Vec<Lease>) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
-    let watch = Watch::of(context);
+    let watch = ReaperContext::of(context);
     context.blocking_in_turn(move |sys| reaper::dry_run(sys, &leases, &watch)).await
 }
 

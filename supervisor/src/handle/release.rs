@@ -1,13 +1,13 @@
 //! Release: discards the kept output of an ended lease.
 
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
+use crate::owner::{ClientKind, Owner};
 use crate::relay::RelayCmd;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Refusal, RefusalCode, Reply};
 use std::sync::Arc;
 
-pub(super) fn handle(owner: &mut Owner, who: Who, lease_id: LeaseId, to: Responder) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, to: Responder) {
     let context = Arc::clone(&owner.context);
     let entry = match owner.visible(who, lease_id) {
         Ok(entry) => entry,

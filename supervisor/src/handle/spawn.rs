@@ -1,14 +1,14 @@
 //! Spawn: idempotent by lease id, one agent for each session, within the limits.
 
-use crate::core::backoff::Agent;
-use crate::core::ladder::Rung;
+use crate::core::backoff::AgentKey;
+use crate::core::ladder::ContainmentLevel;
 use crate::core::lease::Lease;
 use crate::core::tenant::tenant_of;
-use crate::entry::Entry;
+use crate::entry::LeaseEntry;
 use crate::lease_task;
 use crate::link::Responder;
-use crate::owner::{Owner, Who};
-use crate::spawn::Asked;
+use crate::owner::{ClientKind, Owner};
+use crate::spawn::SpawnRequest;
 use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Spawn};
@@ -22,27 +22,29 @@ pub(crate) const COMMANDS_QUEUED_MAX: usize = 8;
 const QUOTA_RETRY_MS: u64 = 5_000;
 pub(crate) const SESSION_RETRY_MS: u64 = 500;
 
-pub(super) fn handle(owner: &mut Owner, who: Who, peer: Peer, spec: Spawn, to: Responder) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, peer: Peer, spec: Spawn, to: Responder) {
     match reserve(owner, who, peer.uid, spec) {
-        Ok(Reserved::Run(lease, spec)) => run(owner, *lease, Asked { spec: *spec, gid: peer.gid }, to),
-        Ok(Reserved::Waits(entry)) => entry.waiting.push(to),
-        Ok(Reserved::Known(entry)) => to.answer(Ok(Reply::Spawned(entry.info()))),
+        Ok(Reservation::Run(lease, spec)) => {
+            run(owner, *lease, SpawnRequest { spec: *spec, gid: peer.gid }, to)
+        }
+        Ok(Reservation::Waits(entry)) => entry.waiting.push(to),
+        Ok(Reservation::Known(entry)) => to.answer(Ok(Reply::Spawned(entry.info()))),
         Err(refusal) => to.answer(Err(refusal)),
     }
 }
 
-enum Reserved<'a> {
+enum Reservation<'a> {
     /// New lease.
     Run(Box<Lease>, Box<Spawn>),
     /// Repeated request for a spawn in progress.
-    Waits(&'a mut Entry),
+    Waits(&'a mut LeaseEntry),
     /// Repeated request for a completed spawn.
-    Known(&'a mut Entry),
+    Known(&'a mut LeaseEntry),
 }
 
-fn run(owner: &mut Owner, lease: Lease, asked: Asked, to: Responder) {
+fn run(owner: &mut Owner, lease: Lease, asked: SpawnRequest, to: Responder) {
     let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);
-    let entry = Entry { commands: Some(commands), waiting: vec![to], ..Entry::of(lease.clone()) };
+    let entry = LeaseEntry { commands: Some(commands), waiting: vec![to], ..Entry::of(lease.clone()) };
     owner.leases.insert(lease.lease_id, entry);
     tokio::spawn(lease_task::run(Arc::clone(&owner.context), lease, asked, queue));
 }
@@ -51,8 +53,8 @@ fn hex(bytes: impl AsRef<[u8]>) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
 
-fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserved<'_>, Refusal> {
-    let Who::Gateway(gateway) = who else {
+fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<Reservation<'_>, Refusal> {
+    let ClientKind::Gateway(gateway) = who else {
         return Err(Refusal::new(RefusalCode::NotAuthorised, "only a gateway may spawn"));
     };
     let encoded = wire::encode(&spec, acp_shared::protocol::FRAME_BYTES_MAX)
@@ -64,17 +66,17 @@ fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserve
             return Err(conflict(&spec));
         }
         return match (&entry.relay, &entry.commands) {
-            (None, _) if entry.lease.state.is_ended() => Ok(Reserved::Known(entry)),
-            (None, Some(_)) => Ok(Reserved::Waits(entry)),
+            (None, _) if entry.lease.state.is_ended() => Ok(Reservation::Known(entry)),
+            (None, Some(_)) => Ok(Reservation::Waits(entry)),
             // No task works on this lease, so an answer would never be sent.
             (None, None) => Err(entry.left_over()),
-            (Some(_), _) => Ok(Reserved::Known(entry)),
+            (Some(_), _) => Ok(Reservation::Known(entry)),
         };
     }
     if owner.stopping {
         return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
     }
-    if owner.context.holding.rung == Rung::R4 {
+    if owner.context.holding.rung == ContainmentLevel::R4 {
         return Err(unheld());
     }
     if let Some(refusal) = owner.is_full() {
@@ -87,7 +89,7 @@ fn reserve(owner: &mut Owner, who: Who, uid: u32, spec: Spawn) -> Result<Reserve
         .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
     let lease = new_lease(owner, gateway, uid, &spec, (hex(argv), spec_hash));
     check_crashes(owner, &lease, &spec)?;
-    Ok(Reserved::Run(Box::new(lease), Box::new(spec)))
+    Ok(Reservation::Run(Box::new(lease), Box::new(spec)))
 }
 
 fn new_lease(
@@ -176,7 +178,7 @@ fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
 }
 
 /// Limit on living leases: maximum, scope as text, configuration key, and predicate for the counted leases.
-type Cap<'a> = (u64, &'a str, &'a str, &'a dyn Fn(&Lease) -> bool);
+type LeaseCap<'a> = (u64, &'a str, &'a str, &'a dyn Fn(&Lease) -> bool);
 
 /// Returns the part of a limit that terminals may use: a quarter of it is reserved for agents.
 const fn for_terminals(max: u64) -> u64 {
@@ -187,7 +189,7 @@ fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32, kind: &LeaseK
     let (config, tenants) = (&owner.context.config, &owner.context.tenants);
     let tenant = tenant_of(tenants, uid, gateway);
     let of_tenant = |l: &Lease| tenant.is_some_and(|t| t.covers(l.owner_uid, l.gateway));
-    let caps: [Cap<'_>; 4] = [
+    let caps: [LeaseCap<'_>; 4] = [
         (config.leases_max, "here", "leases_max", &|_| true),
         (config.leases_per_gateway_max, "under this gateway", "leases_per_gateway_max", &|l| {
             l.gateway == gateway
@@ -235,7 +237,7 @@ fn check_terminals(owner: &Owner, parent: LeaseId) -> Result<(), Refusal> {
 }
 
 fn check_crashes(owner: &Owner, lease: &Lease, spec: &Spawn) -> Result<(), Refusal> {
-    let Some(agent) = Agent::of(lease) else { return Ok(()) };
+    let Some(agent) = AgentKey::of(lease) else { return Ok(()) };
     owner.backoff.may_start(owner.context.now_ms(), &agent).map_err(|held| {
         let program = spec.argv.first().map_or("the agent", String::as_str);
         let why = format!("{program} {}", held.in_words());
@@ -246,7 +248,7 @@ fn check_crashes(owner: &Owner, lease: &Lease, spec: &Spawn) -> Result<(), Refus
 fn check_session(owner: &Owner, gateway: GatewayInstanceId, spec: &Spawn) -> Result<(), Refusal> {
     match &spec.kind {
         LeaseKind::Agent => {
-            let same = |e: &&Entry| {
+            let same = |e: &&LeaseEntry| {
                 e.lease.gateway == gateway
                     && e.lease.kind == LeaseKind::Agent
                     && e.lease.session_key == spec.session_key

@@ -21,7 +21,7 @@ const SHOWN_BYTES: usize = 200;
 
 /// Answer of a program that has read a handover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Proof {
+pub(crate) struct TrialAnswer {
     /// Handover version that the program reads.
     pub(crate) handover: u32,
     /// Number of leases that the program found.
@@ -32,7 +32,7 @@ pub(crate) struct Proof {
     pub(crate) version: String,
 }
 
-impl Proof {
+impl TrialAnswer {
     /// Creates this program's answer about a handover.
     pub(crate) fn of(summary: Summary) -> Self {
         Self {
@@ -77,7 +77,7 @@ pub(crate) fn prove(
 
 /// Verifies a program's answer about a handover. Returns the program's version.
 fn judge(answer: &[u8], want: &Summary) -> Result<String, String> {
-    let proof: Proof = serde_json::from_slice(answer)
+    let proof: TrialAnswer = serde_json::from_slice(answer)
         .map_err(|_| format!("does not understand the handover: {}", shown(answer)))?;
     let read = Summary { leases: proof.leases, checksum: proof.checksum };
     if proof.handover != HANDOVER_VERSION || read != *want {

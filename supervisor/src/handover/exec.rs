@@ -2,7 +2,7 @@
 
 use super::Handover;
 use super::image::{self, ImageError};
-use super::passed::{self, Passed};
+use super::passed::{self, HandoverFd};
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
@@ -96,7 +96,7 @@ pub(crate) fn plain(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 /// Executes `program` in place of this image. Returns only on failure, with all descriptors as before.
 pub(crate) fn leave(program: &Path, args: &[OsString], image: File, handover: &mut Handover) -> io::Error {
-    let mut image = Passed::new(OwnedFd::from(image));
+    let mut image = HandoverFd::new(OwnedFd::from(image));
     let argv = strings(program, args, &image);
     let mut all = handover.passed();
     all.push(&mut image);
@@ -123,7 +123,7 @@ pub(crate) fn leave(program: &Path, args: &[OsString], image: File, handover: &m
 
 type Strings = (CString, Vec<CString>, Vec<CString>);
 
-fn strings(program: &Path, args: &[OsString], image: &Passed) -> io::Result<Strings> {
+fn strings(program: &Path, args: &[OsString], image: &HandoverFd) -> io::Result<Strings> {
     let text = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::other);
     let path = text(program.as_os_str().to_owned().into_vec())?;
     let mut argv = vec![path.clone()];

@@ -5,12 +5,14 @@ use super::check;
 use super::exec;
 use super::image;
 use super::program;
-use super::{EntryState, Handover, Head, Passed, Standing, TaskState, Thawing};
+use super::{
+    EntryState, Handover, HandoverFd, ImportedState, InheritableResources, SupervisorState, TaskState,
+};
 use crate::context::{Context, wall_ms};
 use crate::core::lease::Lease;
 use crate::lease_task::LeaseCmd;
-use crate::link::{Link, Responder};
-use crate::owner::{Event, Owner, Who};
+use crate::link::{ConnectionHandle, Responder};
+use crate::owner::{ClientKind, Event, Owner};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LastUpgrade, LeaseState, Refusal, RefusalCode, Reply};
 use std::collections::HashMap;
@@ -34,19 +36,19 @@ pub(crate) const RETRY_MS: u64 = 250;
 
 /// Request to a lease task to pause until the outcome of the upgrade is decided.
 #[derive(Debug)]
-pub struct Pause {
+pub struct PauseRequest {
     paused: oneshot::Sender<()>,
     verdict: oneshot::Receiver<oneshot::Sender<(Lease, TaskState)>>,
 }
 
 /// Decision about a paused task. Sending a channel makes the task export its state; dropping the decision
 /// resumes the task.
-type Decision = oneshot::Sender<oneshot::Sender<(Lease, TaskState)>>;
+type PauseDecision = oneshot::Sender<oneshot::Sender<(Lease, TaskState)>>;
 
-impl Pause {
+impl PauseRequest {
     /// Creates a request, a receiver that signals that the task has paused or ended, and the decision.
     #[must_use]
-    pub fn new() -> (Self, oneshot::Receiver<()>, Decision) {
+    pub fn new() -> (Self, oneshot::Receiver<()>, PauseDecision) {
         let ((paused, is_paused), (decide, verdict)) = (oneshot::channel(), oneshot::channel());
         (Self { paused, verdict }, is_paused, decide)
     }
@@ -60,7 +62,7 @@ impl Pause {
 }
 
 /// Decisions of the paused tasks. Dropping the map resumes them.
-type Paused = HashMap<LeaseId, Decision>;
+type PausedTasks = HashMap<LeaseId, PauseDecision>;
 
 /// Upgrade in progress.
 #[derive(Debug)]
@@ -80,13 +82,13 @@ impl Upgrade {
 
 /// Result of the trial: the version of the program, or the reason why it cannot take over.
 #[derive(Debug)]
-pub struct Tried(Result<String, String>);
+pub struct TrialResult(Result<String, String>);
 
 /// Process-level resources handed over across `execve`: lock, listener, tasks, program path.
 #[derive(Debug)]
-pub(crate) struct Footing {
+pub(crate) struct HandoverResources {
     /// Resources kept from image to image.
-    pub(crate) standing: Standing,
+    pub(crate) standing: InheritableResources,
     /// Tasks for connections and signals. Clients that connect after the tasks have ended wait in the kernel.
     pub(crate) doors: Vec<JoinHandle<()>>,
     /// Path that this program was started from.
@@ -97,7 +99,7 @@ pub(crate) struct Footing {
 
 /// Exported supervisor.
 #[derive(Debug)]
-pub(crate) struct Frozen {
+pub(crate) struct ExportedState {
     handover: Handover,
     /// Ended leases without streams, which are already in the store.
     ended: Vec<Lease>,
@@ -128,7 +130,7 @@ impl Owner {
         }
         let program = program.map_or_else(|| ground.program.clone(), PathBuf::from);
         tracing::info!(program = %program.display(), "an upgrade was asked for");
-        let head = self.head(Passed::nothing(), Passed::nothing(), ground.standing.to_remove.clone());
+        let head = self.head(HandoverFd::nothing(), HandoverFd::nothing(), ground.standing.to_remove.clone());
         let (context, args, path) = (Arc::clone(&self.context), ground.args.clone(), program.clone());
         tokio::spawn(async move {
             let trial = Handover { head, entries: Vec::new() };
@@ -139,13 +141,13 @@ impl Owner {
                 Ok(()) => prove(&context, trial, &path, args).await.1,
                 Err(why) => Err(why),
             };
-            context.tell(Event::Tried(Tried(tried.map(|(_, version)| version)))).await;
+            context.tell(Event::TrialFinished(TrialResult(tried.map(|(_, version)| version)))).await;
         });
         self.upgrade = Some(Upgrade { program, asker: to, drain_until_ms: None });
     }
 
     /// Handles the result of the trial.
-    pub(crate) fn tried(&mut self, Tried(result): Tried) {
+    pub(crate) fn tried(&mut self, TrialResult(result): TrialResult) {
         match (result, &mut self.upgrade) {
             (Ok(version), Some(upgrade)) => {
                 tracing::info!(version, "the new program can take over; no more spawns are taken");
@@ -181,14 +183,15 @@ impl Owner {
 
     /// True if the trial has passed and no spawn is running.
     pub(crate) fn may_freeze(&self) -> bool {
-        let spawning =
-            |e: &crate::entry::Entry| e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended();
+        let spawning = |e: &crate::entry::LeaseEntry| {
+            e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended()
+        };
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some())
             && !self.leases.values().any(spawning)
     }
 
     /// Exports the supervisor; `None` if that is impossible, and the supervisor continues.
-    pub(crate) async fn freeze(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<Frozen> {
+    pub(crate) async fn freeze(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<ExportedState> {
         self.save_progress(None);
         let paused = match self.pause(events).await {
             Ok(paused) if !self.stopping => paused,
@@ -205,7 +208,7 @@ impl Owner {
         else {
             return None;
         };
-        let left = match Passed::this_program() {
+        let left = match HandoverFd::this_program() {
             Ok(left) => left,
             Err(error) => {
                 self.ground = Some(ground);
@@ -233,19 +236,19 @@ impl Owner {
         while let Ok(event) = events.try_recv() {
             self.on(event);
         }
-        let Standing { lock, listener, to_remove } = ground.standing;
-        let mut head = self.head(Passed::new(lock), Passed::new(listener), to_remove);
+        let InheritableResources { lock, listener, to_remove } = ground.standing;
+        let mut head = self.head(HandoverFd::new(lock), HandoverFd::new(listener), to_remove);
         (head.left, head.helpers) = (left, helpers);
         let (entries, ended) = self.entries(tasks).await;
         let handover = Handover { head, entries };
-        Some(Frozen { handover, ended, program, args: ground.args, asker })
+        Some(ExportedState { handover, ended, program, args: ground.args, asker })
     }
 
     /// Pauses every lease task. Events are processed meanwhile, because the tasks may wait for the owner.
-    async fn pause(&mut self, events: &mut mpsc::Receiver<Event>) -> Result<Paused, &'static str> {
-        let (mut paused, mut waits) = (Paused::new(), Vec::new());
+    async fn pause(&mut self, events: &mut mpsc::Receiver<Event>) -> Result<PausedTasks, &'static str> {
+        let (mut paused, mut waits) = (PausedTasks::new(), Vec::new());
         for (id, commands) in self.leases.iter().filter_map(|(id, e)| Some((id, e.commands.clone()?))) {
-            let (pause, is_ready, verdict) = Pause::new();
+            let (pause, is_ready, verdict) = PauseRequest::new();
             waits.push(async move {
                 let told = commands.send(LeaseCmd::Pause(pause)).await;
                 if told.is_ok() {
@@ -277,12 +280,12 @@ impl Owner {
     }
 
     /// Disconnects every client except the one that waits for the outcome.
-    async fn let_go(&mut self, asker: &Link, events: &mut mpsc::Receiver<Event>) {
+    async fn let_go(&mut self, asker: &ConnectionHandle, events: &mut mpsc::Receiver<Event>) {
         let leave =
             Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
         let mut ends = Vec::new();
         for (id, connected) in std::mem::take(&mut self.links) {
-            if let Who::Gateway(gateway) = connected.who {
+            if let ClientKind::Gateway(gateway) = connected.who {
                 self.detach(gateway);
             }
             if id != asker.id() {
@@ -310,11 +313,11 @@ impl Owner {
         }
     }
 
-    fn head(&self, lock: Passed, listener: Passed, to_remove: Option<PathBuf>) -> Head {
+    fn head(&self, lock: HandoverFd, listener: HandoverFd, to_remove: Option<PathBuf>) -> SupervisorState {
         let context = &self.context;
         let now = super::thaw::monotonic_ns();
         let run = u64::try_from(context.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Head {
+        SupervisorState {
             pid: context.me.pid,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             supervisor_id: self.supervisor_id.clone(),
@@ -327,7 +330,7 @@ impl Owner {
             lock,
             listener,
             to_remove,
-            left: Passed::nothing(),
+            left: HandoverFd::nothing(),
             failed: None,
             installations: self.installations.values().cloned().collect(),
             detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
@@ -369,7 +372,7 @@ impl Owner {
     }
 }
 
-type Proved = Result<(std::fs::File, String), String>;
+type TrialOutcome = Result<(std::fs::File, String), String>;
 
 /// Writes a handover and runs the trial of a program with it.
 async fn prove(
@@ -377,7 +380,7 @@ async fn prove(
     mut handover: Handover,
     program: &Path,
     args: Vec<OsString>,
-) -> (Handover, Proved) {
+) -> (Handover, TrialOutcome) {
     let written = image::write(&mut handover);
     let (at, program) = (Arc::clone(context), program.to_owned());
     let proved = match written {
@@ -393,9 +396,9 @@ async fn prove(
     (handover, proved)
 }
 
-impl Frozen {
+impl ExportedState {
     /// Executes the new program. Returns only on failure, with the state to import again.
-    pub(crate) async fn leave(self, context: &Arc<Context>) -> Thawing {
+    pub(crate) async fn leave(self, context: &Arc<Context>) -> ImportedState {
         let Self { handover, ended, program, args, asker } = self;
         context.settle().await;
         if !matches!(tokio::time::timeout(FLUSH, context.store.flush()).await, Ok(Ok(()))) {
@@ -426,12 +429,12 @@ impl Frozen {
             pause_ms: super::thaw::since_ms(handover.head.frozen_ns),
             error: Some(why),
         };
-        Thawing { handover, ended, last }
+        ImportedState { handover, ended, last }
     }
 }
 
 /// Waits until the client has read the reply, then closes the connection.
-async fn say_goodbye(link: &Link) {
+async fn say_goodbye(link: &ConnectionHandle) {
     link.refuse(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again"));
     drop(tokio::time::timeout(LAST_WORDS, link.end().cancelled()).await);
     link.end().cancel();

@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Descriptor in a handover. Stored as a number, valid only in the process that holds the descriptor.
 #[derive(Debug)]
-pub(crate) struct Passed {
+pub(crate) struct HandoverFd {
     number: i32,
     held: Option<OwnedFd>,
 }
 
-impl Passed {
+impl HandoverFd {
     /// Takes ownership of a descriptor to pass.
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self { number: fd.as_raw_fd(), held: Some(fd) }
@@ -71,7 +71,7 @@ fn missing() -> io::Error {
 ///
 /// # Errors
 /// A number is used twice, is one of the standard streams, or is not open.
-pub(crate) fn adopt(all: Vec<&mut Passed>) -> io::Result<()> {
+pub(crate) fn adopt(all: Vec<&mut HandoverFd>) -> io::Result<()> {
     let mut seen = HashSet::new();
     for passed in all {
         if passed.number <= 2 || !seen.insert(passed.number) {
@@ -82,13 +82,13 @@ pub(crate) fn adopt(all: Vec<&mut Passed>) -> io::Result<()> {
     Ok(())
 }
 
-impl Serialize for Passed {
+impl Serialize for HandoverFd {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_i32(self.number)
     }
 }
 
-impl<'de> Deserialize<'de> for Passed {
+impl<'de> Deserialize<'de> for HandoverFd {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         Ok(Self { number: i32::deserialize(from)?, held: None })
     }

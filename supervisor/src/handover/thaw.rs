@@ -1,11 +1,11 @@
 //! Import of a handover, in the new image or in the old one that could not leave.
 
 use super::freeze::outlasting;
-use super::{EntryState, Footing, Handover, TaskState};
+use super::{EntryState, Handover, HandoverResources, TaskState};
 use crate::context::Context;
-use crate::core::admit::Policy;
+use crate::core::admit::AccessPolicy;
 use crate::core::lease::Lease;
-use crate::entry::Entry;
+use crate::entry::LeaseEntry;
 use crate::files::FileQueues;
 use crate::handle::spawn::COMMANDS_QUEUED_MAX;
 use crate::lease_task;
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 /// Supervisor state to import.
 #[derive(Debug)]
-pub(crate) struct Thawing {
+pub(crate) struct ImportedState {
     /// State at the time of the export.
     pub(crate) handover: Handover,
     /// Ended leases without streams.
@@ -35,7 +35,7 @@ pub(crate) struct Thawing {
 
 /// Resources kept from the first image of a supervisor to the last.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct InheritableResources {
     /// The lock of the state directory.
     pub(crate) lock: OwnedFd,
     /// The listening socket.
@@ -64,7 +64,7 @@ impl Handover {
     }
 
     /// Combines the handover with the stored leases, in a new image.
-    pub(crate) fn arrived(self, stored: Vec<Lease>) -> Thawing {
+    pub(crate) fn arrived(self, stored: Vec<Lease>) -> ImportedState {
         let handed = |lease: &Lease| self.entries.iter().any(|entry| entry.lease.lease_id == lease.lease_id);
         let ended = stored.into_iter().filter(|lease| !handed(lease)).collect();
         let last = LastUpgrade {
@@ -75,7 +75,7 @@ impl Handover {
             pause_ms: since_ms(self.head.frozen_ns),
             error: self.head.failed.clone(),
         };
-        Thawing { handover: self, ended, last }
+        ImportedState { handover: self, ended, last }
     }
 }
 
@@ -86,12 +86,12 @@ impl Owner {
     /// The lock or the listening socket is missing.
     pub(crate) fn thaw(
         context: &Arc<Context>,
-        policy: Policy,
-        thawing: Thawing,
-    ) -> io::Result<(Self, Standing)> {
-        let Thawing { handover: Handover { head, entries }, ended, last } = thawing;
+        policy: AccessPolicy,
+        thawing: ImportedState,
+    ) -> io::Result<(Self, InheritableResources)> {
+        let ImportedState { handover: Handover { head, entries }, ended, last } = thawing;
         let (lock, listener) = (head.lock.take()?, head.listener.take()?);
-        let standing = Standing { lock, listener, to_remove: head.to_remove };
+        let standing = InheritableResources { lock, listener, to_remove: head.to_remove };
         let mut owner = Self::new(Arc::clone(context), policy, ended, head.installations, head.warnings);
         owner.supervisor_id = head.supervisor_id;
         owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
@@ -138,16 +138,16 @@ impl Owner {
     }
 
     /// Stores the process-level resources for the next handover.
-    pub(crate) fn stand(&mut self, ground: Footing) {
+    pub(crate) fn stand(&mut self, ground: HandoverResources) {
         self.ground = Some(ground);
     }
 }
 
-fn revive(context: &Arc<Context>, entry: EntryState) -> Entry {
+fn revive(context: &Arc<Context>, entry: EntryState) -> LeaseEntry {
     let EntryState { lease, stuck, close_at_ms, open_since_ms, task, relay } = entry;
     let relay = relay.map(|state| flow(context, &lease, state));
     let commands = task.zip(relay.clone()).map(|(task, relay)| live(context, &lease, task, relay));
-    Entry { commands, relay, stuck, close_at_ms, open_since_ms, ..Entry::of(lease) }
+    LeaseEntry { commands, relay, stuck, close_at_ms, open_since_ms, ..Entry::of(lease) }
 }
 
 fn flow(context: &Arc<Context>, lease: &Lease, state: RelayState) -> Relay {

@@ -2,7 +2,7 @@
 
 use crate::core::redact::Redactor;
 use crate::core::stdin::StdinState;
-use crate::handover::Passed;
+use crate::handover::HandoverFd;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState;
 use serde::{Deserialize, Serialize};
@@ -23,10 +23,10 @@ pub(crate) enum RelayState {
 #[serde(deny_unknown_fields)]
 pub(crate) struct AgentState {
     pub(super) state: LeaseState,
-    pub(super) stdin: Option<Passed>,
-    pub(super) stdout: Option<Passed>,
-    pub(super) stderr: Option<Passed>,
-    pub(super) kept: KeptState,
+    pub(super) stdin: Option<HandoverFd>,
+    pub(super) stdout: Option<HandoverFd>,
+    pub(super) stderr: Option<HandoverFd>,
+    pub(super) kept: OutputState,
     pub(super) input: StdinState,
     pub(super) exit: Option<ExitStatus>,
     pub(super) said: StderrState,
@@ -36,7 +36,7 @@ pub(crate) struct AgentState {
 /// Received output that is not acknowledged.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct KeptState {
+pub(crate) struct OutputState {
     /// First offset kept.
     pub(super) base: u64,
     /// Output kept in memory; empty if it is on disk.
@@ -74,7 +74,7 @@ pub(crate) struct StderrState {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TerminalState {
-    pub(super) output: Option<Passed>,
+    pub(super) output: Option<HandoverFd>,
     pub(super) bytes_max: usize,
     pub(super) truncated: bool,
     pub(super) end: u64,
@@ -107,7 +107,7 @@ impl RelayState {
     }
 
     /// Returns all descriptors.
-    pub(crate) fn passed(&mut self) -> Vec<&mut Passed> {
+    pub(crate) fn passed(&mut self) -> Vec<&mut HandoverFd> {
         match self {
             Self::Agent(agent) => {
                 let pipes = [&mut agent.stdin, &mut agent.stdout, &mut agent.stderr];

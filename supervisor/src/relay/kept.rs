@@ -1,8 +1,8 @@
 //! Storage of unacknowledged output: in memory, or in a spool file once the lease is ending (H1).
 
-use super::frozen::{KeptState, SpoolState};
-use super::spools::Shelf;
-use crate::core::ring::{Intake, OutOfRange, Ring};
+use super::frozen::{OutputState, SpoolState};
+use super::spools::GatewaySpools;
+use crate::core::ring::{OutOfRange, ReadDecision, Ring};
 use crate::disk;
 use acp_shared::ids::LeaseId;
 use std::fs::{File, OpenOptions};
@@ -21,7 +21,7 @@ pub(super) struct Spool {
     start: u64,
     base: u64,
     end: u64,
-    shelf: Shelf,
+    shelf: GatewaySpools,
 }
 
 /// Creates a file with these bytes. On failure the file is removed: a partial file would look complete to the
@@ -54,7 +54,7 @@ impl Spool {
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub(super) fn find(shelf: &Shelf, lease_id: LeaseId) -> io::Result<Option<Self>> {
+    pub(super) fn find(shelf: &GatewaySpools, lease_id: LeaseId) -> io::Result<Option<Self>> {
         for entry in std::fs::read_dir(&shelf.dir)? {
             let entry = entry?;
             let Some((of, start)) = entry.file_name().to_str().and_then(Self::of_name) else { continue };
@@ -102,27 +102,27 @@ impl Spool {
 
 /// Received output that is not acknowledged.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum OutputBuffer {
     /// Memory buffer of a running agent.
     Memory(Ring),
     /// Spool of an ending lease.
     Disk(Spool),
 }
 
-impl Kept {
+impl OutputBuffer {
     /// Exports the state.
-    pub(super) fn freeze(self) -> KeptState {
+    pub(super) fn freeze(self) -> OutputState {
         match self {
-            Self::Memory(ring) => KeptState { base: ring.base(), bytes: ring.into_bytes(), spool: None },
+            Self::Memory(ring) => OutputState { base: ring.base(), bytes: ring.into_bytes(), spool: None },
             Self::Disk(Spool { path, start, base, end, .. }) => {
-                KeptState { base, bytes: Vec::new(), spool: Some(SpoolState { path, start, end }) }
+                OutputState { base, bytes: Vec::new(), spool: Some(SpoolState { path, start, end }) }
             }
         }
     }
 
     /// Imports an exported state.
-    pub(super) fn thaw(frozen: KeptState, bytes_max: usize, shelf: &Shelf) -> Self {
-        let KeptState { base, bytes, spool } = frozen;
+    pub(super) fn thaw(frozen: OutputState, bytes_max: usize, shelf: &GatewaySpools) -> Self {
+        let OutputState { base, bytes, spool } = frozen;
         match spool {
             None => Self::Memory(Ring::with(base, bytes, bytes_max)),
             Some(SpoolState { path, start, end }) => {
@@ -155,7 +155,7 @@ impl Kept {
 
     /// Returns how many bytes to read from the pipe now, at most `piece`; 0 leaves them in the pipe. Moves
     /// the output to disk if memory is full and the lease is closing.
-    pub(super) async fn room(&mut self, closing: bool, piece: usize, place: &Place<'_>) -> usize {
+    pub(super) async fn room(&mut self, closing: bool, piece: usize, place: &SpoolTarget<'_>) -> usize {
         match self {
             Self::Disk(spool)
                 if spool.end - spool.start >= place.bytes_max || place.shelf.total.is_spent() =>
@@ -164,9 +164,9 @@ impl Kept {
             }
             Self::Disk(_) => piece.min(SPOOL_PIECE_BYTES),
             Self::Memory(ring) => match ring.intake(closing) {
-                Intake::Ring(room) => room.min(piece),
-                Intake::Wait => 0,
-                Intake::Spool => {
+                ReadDecision::Ring(room) => room.min(piece),
+                ReadDecision::Wait => 0,
+                ReadDecision::Spool => {
                     if self.spool(place).await {
                         piece.min(SPOOL_PIECE_BYTES)
                     } else {
@@ -178,7 +178,7 @@ impl Kept {
     }
 
     /// Moves everything to disk. Returns false on failure; then everything stays in memory.
-    pub(super) async fn spool(&mut self, place: &Place<'_>) -> bool {
+    pub(super) async fn spool(&mut self, place: &SpoolTarget<'_>) -> bool {
         let Self::Memory(ring) = self else { return true };
         if place.shelf.total.is_spent() {
             tracing::debug!(lease_id = %place.lease_id, "this gateway has all its output on disk; more stays in memory");
@@ -242,7 +242,7 @@ impl Kept {
 }
 
 /// Writes all bytes of a ring to a file.
-async fn spooled(ring: &Ring, place: &Place<'_>) -> io::Result<Spool> {
+async fn spooled(ring: &Ring, place: &SpoolTarget<'_>) -> io::Result<Spool> {
     // The copy is made only with a slot, which limits the number of copies in memory.
     let slot = place.shelf.disk.slot().await?;
     let (start, bytes) = (ring.base(), ring.read(ring.base(), usize::MAX).map_err(io::Error::other)?);
@@ -254,8 +254,8 @@ async fn spooled(ring: &Ring, place: &Place<'_>) -> io::Result<Spool> {
 }
 
 /// Destination of a spool.
-pub(super) struct Place<'a> {
-    pub(super) shelf: &'a Shelf,
+pub(super) struct SpoolTarget<'a> {
+    pub(super) shelf: &'a GatewaySpools,
     pub(super) lease_id: LeaseId,
     pub(super) bytes_max: u64,
 }
@@ -263,15 +263,19 @@ pub(super) struct Place<'a> {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-    use super::super::budget::Budget;
+    use super::super::budget::ByteBudget;
     use super::*;
     use std::sync::Arc;
 
-    fn shelf(dir: &Path, bytes_max: u64) -> Shelf {
-        Shelf { dir: dir.into(), total: Arc::new(Budget::new(bytes_max)), disk: disk::Disk::default() }
+    fn shelf(dir: &Path, bytes_max: u64) -> GatewaySpools {
+        GatewaySpools {
+            dir: dir.into(),
+            total: Arc::new(ByteBudget::new(bytes_max)),
+            disk: disk::Disk::default(),
+        }
     }
 
-    fn found(shelf: &Shelf, lease_id: LeaseId) -> Option<Spool> {
+    fn found(shelf: &GatewaySpools, lease_id: LeaseId) -> Option<Spool> {
         Spool::find(shelf, lease_id).unwrap()
     }
 
@@ -279,8 +283,8 @@ mod tests {
     async fn a_full_ring_goes_spool_only_while_closing() {
         let dir = tempfile::tempdir().unwrap();
         let shelf = shelf(dir.path(), 1_000);
-        let place = Place { shelf: &shelf, lease_id: LeaseId::mint(), bytes_max: 12 };
-        let mut kept = Kept::Memory(Ring::new(8));
+        let place = SpoolTarget { shelf: &shelf, lease_id: LeaseId::mint(), bytes_max: 12 };
+        let mut kept = OutputBuffer::Memory(Ring::new(8));
         kept.push(b"abcdefgh").await.unwrap();
         kept.ack(2).unwrap();
         assert_eq!(kept.room(false, 100, &place).await, 2);
@@ -296,7 +300,7 @@ mod tests {
         assert!(kept.ack(15).is_err());
 
         // The next supervisor finds it.
-        let found = Kept::Disk(self::found(&shelf, place.lease_id).unwrap());
+        let found = OutputBuffer::Disk(self::found(&shelf, place.lease_id).unwrap());
         assert_eq!((found.base(), found.end()), (2, 14));
         assert_eq!(found.read(12, 100).await.unwrap(), b"mn");
         found.discard().await;
@@ -306,8 +310,8 @@ mod tests {
     #[tokio::test]
     async fn without_a_disk_everything_stays_in_memory() {
         let shelf = shelf(Path::new("/nonexistent"), 1_000);
-        let place = Place { shelf: &shelf, lease_id: LeaseId::mint(), bytes_max: 100 };
-        let mut kept = Kept::Memory(Ring::new(2));
+        let place = SpoolTarget { shelf: &shelf, lease_id: LeaseId::mint(), bytes_max: 100 };
+        let mut kept = OutputBuffer::Memory(Ring::new(2));
         kept.push(b"ab").await.unwrap();
         assert_eq!(kept.room(true, 9, &place).await, 0);
         assert_eq!(kept.read(0, 9).await.unwrap(), b"ab");
@@ -317,8 +321,8 @@ mod tests {
     async fn all_spools_of_a_gateway_have_one_limit() {
         let dir = tempfile::tempdir().unwrap();
         let shelf = shelf(dir.path(), 4);
-        let place = |lease_id| Place { shelf: &shelf, lease_id, bytes_max: 100 };
-        let full = || Kept::Memory(Ring::with(0, b"abcd".to_vec(), 4));
+        let place = |lease_id| SpoolTarget { shelf: &shelf, lease_id, bytes_max: 100 };
+        let full = || OutputBuffer::Memory(Ring::with(0, b"abcd".to_vec(), 4));
         let (mut first, mut second) = (full(), full());
         let (a, b) = (LeaseId::mint(), LeaseId::mint());
         assert!(first.spool(&place(a)).await);

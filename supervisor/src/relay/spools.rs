@@ -1,6 +1,6 @@
 //! Spool directory: unacknowledged output of ended agents, bounded per gateway, across restarts.
 
-use super::budget::Budget;
+use super::budget::ByteBudget;
 use super::kept::Spool;
 use crate::disk::Disk;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -10,23 +10,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Spool destination of one gateway.
 #[derive(Debug, Clone)]
-pub struct Shelf {
+pub struct GatewaySpools {
     pub(super) dir: Arc<Path>,
     /// Disk usage of the gateway.
-    pub(super) total: Arc<Budget>,
+    pub(super) total: Arc<ByteBudget>,
     pub(super) disk: Disk,
 }
 
 /// Spool directory and the disk usage of each gateway.
 #[derive(Debug)]
-pub struct Spools {
+pub struct SpoolDir {
     dir: Arc<Path>,
     disk: Disk,
     bytes_max: u64,
-    totals: Mutex<HashMap<GatewayInstanceId, Arc<Budget>>>,
+    totals: Mutex<HashMap<GatewayInstanceId, Arc<ByteBudget>>>,
 }
 
-impl Spools {
+impl SpoolDir {
     /// Creates the directory handle with `bytes_max` per gateway. Existing files are not counted yet.
     #[must_use]
     pub fn new(dir: &Path, bytes_max: u64) -> Self {
@@ -35,14 +35,14 @@ impl Spools {
 
     /// Returns the spool destination of a gateway.
     #[must_use]
-    pub fn shelf(&self, gateway: GatewayInstanceId) -> Shelf {
+    pub fn shelf(&self, gateway: GatewayInstanceId) -> GatewaySpools {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         if !totals.contains_key(&gateway) {
             // Drops the unused budgets.
             totals.retain(|_, total| Arc::strong_count(total) > 1 || total.used() > 0);
         }
-        let total = totals.entry(gateway).or_insert_with(|| Arc::new(Budget::new(self.bytes_max)));
-        Shelf { dir: Arc::clone(&self.dir), total: Arc::clone(total), disk: self.disk.clone() }
+        let total = totals.entry(gateway).or_insert_with(|| Arc::new(ByteBudget::new(self.bytes_max)));
+        GatewaySpools { dir: Arc::clone(&self.dir), total: Arc::clone(total), disk: self.disk.clone() }
     }
 
     /// Returns the disk of the directory.
@@ -101,7 +101,7 @@ mod tests {
         let (gateway, other, lease) = (GatewayInstanceId::mint(), GatewayInstanceId::mint(), LeaseId::mint());
         std::fs::write(dir.path().join(format!("{lease}.7.out")), b"12345").unwrap();
         std::fs::write(dir.path().join("something else"), b"12345").unwrap();
-        let spools = Spools::new(dir.path(), 5);
+        let spools = SpoolDir::new(dir.path(), 5);
         assert!(!spools.shelf(gateway).total.is_spent());
         let nobodys = LeaseId::mint();
         let orphan = dir.path().join(format!("{nobodys}.0.out"));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn gateways_that_have_nothing_are_not_remembered() {
-        let spools = Spools::new(Path::new("/nowhere"), 5);
+        let spools = SpoolDir::new(Path::new("/nowhere"), 5);
         let (writes, full) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
         let held = spools.shelf(writes).total;
         spools.shelf(full).total.add(5);

@@ -1,8 +1,10 @@
 //! Relay of a terminal (H16): its output pipe is always drained, and the last bytes are kept.
 
 use super::frozen::{RelayState, TerminalState};
-use super::{Freeze, Gauges, Queue, Relay, RelayCmd, Rest, Totals, pass, reopen};
-use crate::core::tail::Tail;
+use super::{
+    ExportReply, PipeRemainder, Relay, RelayCmd, RelayQueues, StreamPositions, StreamTotals, pass, reopen,
+};
+use crate::core::tail::TailBuffer;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{self, Notice, RefusalCode, Reply};
@@ -15,11 +17,11 @@ const READ_BYTES: usize = 64 * 1024;
 /// Callback for the exit notice, called once when the command has ended and its output is complete.
 pub type OnExit = Box<dyn FnOnce(Notice) + Send>;
 
-struct Terminal {
+struct TerminalRelay {
     lease_id: LeaseId,
-    gauges: Arc<Gauges>,
+    gauges: Arc<StreamPositions>,
     output: Option<pipe::Receiver>,
-    tail: Tail,
+    tail: TailBuffer,
     end: u64,
     exit: Option<ExitStatus>,
     on_exit: Option<OnExit>,
@@ -31,11 +33,11 @@ struct Terminal {
 #[must_use]
 pub fn start(lease_id: LeaseId, output: pipe::Receiver, bytes_max: usize, on_exit: OnExit) -> Relay {
     let (relay, queue) = Relay::new();
-    let terminal = Terminal {
+    let terminal = TerminalRelay {
         lease_id,
         gauges: Arc::clone(&relay.gauges),
         output: Some(output),
-        tail: Tail::new(bytes_max),
+        tail: TailBuffer::new(bytes_max),
         end: 0,
         exit: None,
         on_exit: Some(on_exit),
@@ -51,12 +53,12 @@ pub fn start(lease_id: LeaseId, output: pipe::Receiver, bytes_max: usize, on_exi
 pub(crate) fn thaw(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) -> Relay {
     let (relay, queue) = Relay::new();
     let output = reopen(lease_id, frozen.output, pipe::Receiver::from_owned_fd);
-    let mut terminal = Terminal {
+    let mut terminal = TerminalRelay {
         lease_id,
         gauges: Arc::clone(&relay.gauges),
         buffer: output.as_ref().map_or_else(Vec::new, |_| vec![0; READ_BYTES]),
         output,
-        tail: Tail::with(frozen.tail, frozen.bytes_max, frozen.truncated),
+        tail: TailBuffer::with(frozen.tail, frozen.bytes_max, frozen.truncated),
         end: frozen.end,
         exit: frozen.exit,
         on_exit: Some(on_exit).filter(|_| !frozen.told),
@@ -68,8 +70,8 @@ pub(crate) fn thaw(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) ->
     relay
 }
 
-impl Terminal {
-    async fn run(mut self, mut queue: Queue) {
+impl TerminalRelay {
+    async fn run(mut self, mut queue: RelayQueues) {
         loop {
             let readable = async {
                 match &self.output {
@@ -83,7 +85,7 @@ impl Terminal {
             };
             match command {
                 Some(None | Some(RelayCmd::Release)) => return,
-                Some(Some(RelayCmd::Freeze(Freeze(to)))) => {
+                Some(Some(RelayCmd::Export(ExportReply(to)))) => {
                     // The requester waits for the state.
                     drop(to.send(self.freeze()));
                     return;
@@ -130,7 +132,7 @@ impl Terminal {
     fn read_last(&mut self) {
         let Some(pipe) = self.output.take() else { return };
         let mut all = || {
-            let mut rest = Rest::of(&pipe)?;
+            let mut rest = PipeRemainder::of(&pipe)?;
             while let Some(piece) = rest.next(&mut self.buffer)? {
                 self.tail.push(piece);
                 self.end += piece.len() as u64;
@@ -142,8 +144,8 @@ impl Terminal {
         }
     }
 
-    const fn totals(&self) -> Totals {
-        Totals { stdout_base: self.end, stdout_end: self.end, stdin_written: 0 }
+    const fn totals(&self) -> StreamTotals {
+        StreamTotals { stdout_base: self.end, stdout_end: self.end, stdin_written: 0 }
     }
 
     fn tell_exit(&mut self) {
@@ -178,7 +180,7 @@ impl Terminal {
                 let _ = answer.send(self.totals());
             }
             RelayCmd::Ping(done) => drop(done.send(())),
-            RelayCmd::CloseStdin | RelayCmd::State(_) | RelayCmd::Release | RelayCmd::Freeze(_) => {}
+            RelayCmd::CloseStdin | RelayCmd::State(_) | RelayCmd::Release | RelayCmd::Export(_) => {}
         }
     }
 }

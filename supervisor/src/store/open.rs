@@ -21,7 +21,7 @@ pub(super) const MIGRATIONS: &[M<'static>] = &[
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// Open file of the store.
-pub(super) struct Opened {
+pub(super) struct OpenedStore {
     pub(super) connection: Connection,
     /// Reason why the file must not be written, if so.
     pub(super) read_only: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct Opened {
     pub(super) fresh: bool,
 }
 
-impl Opened {
+impl OpenedStore {
     /// Treats unreadable content as empty in a newer program's file, and as damage in a file of our own.
     pub(super) fn unreadable<T: Default>(&self, error: StoreError) -> Result<T, StoreError> {
         match &self.read_only {
@@ -70,7 +70,7 @@ fn judge(dir: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
 }
 
 /// Opens or creates the store in `dir`.
-pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
+pub(super) fn open(dir: &Path) -> Result<OpenedStore, StoreError> {
     let mut warnings = Vec::new();
     if file(dir, ".new").exists() {
         warnings.push(
@@ -99,12 +99,12 @@ pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
             file(dir, "").display(),
             MIGRATIONS.len()
         );
-        return Ok(Opened { connection, read_only: Some(why), warnings, fresh });
+        return Ok(OpenedStore { connection, read_only: Some(why), warnings, fresh });
     }
     let mut connection = connect(dir)?;
     sound(dir, &connection)?;
     migrate(&mut connection).map_err(|error| damaged(dir, error))?;
-    Ok(Opened { connection, read_only: None, warnings, fresh })
+    Ok(OpenedStore { connection, read_only: None, warnings, fresh })
 }
 
 /// Returns a read-only connection and the schema version if the file is from a newer program.

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::core::lease::{Bound, ProcessRecord, fixture};
+use crate::core::lease::{BoundProcesses, ProcessRecord, fixture};
 use crate::core::marks::Progress;
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use acp_shared::launch::ExitStatus;
@@ -13,8 +13,12 @@ fn full() -> Lease {
     let record = |pid, inode| ProcessRecord { pid, start_ticks: u64::MAX - 3, inode };
     let mut lease = fixture::lease();
     lease.kind = LeaseKind::Terminal { parent_lease_id: LeaseId::mint(), output_bytes_max: 5 };
-    lease.bound =
-        Some(Bound { wrapper: record(7, Some(u64::MAX)), adapter: record(8, None), pgid: 8, sid: 7 });
+    lease.bound = Some(BoundProcesses {
+        wrapper: record(7, Some(u64::MAX)),
+        adapter: record(8, None),
+        pgid: 8,
+        sid: 7,
+    });
     lease.state = LeaseState::Closed;
     lease.ended_at_ms = Some(9);
     lease.exit = Some(ExitStatus::Signaled(9));

@@ -17,7 +17,7 @@ const LEFT_MAX: usize = 32;
 const ANSWERS_MAX: usize = 64;
 
 /// Read of one process.
-pub(super) struct Read<T> {
+pub(super) struct ProcessRead<T> {
     /// Process id.
     pub(super) pid: i32,
     /// Function that reads.
@@ -26,14 +26,14 @@ pub(super) struct Read<T> {
 
 /// Executor of reads.
 #[derive(Debug)]
-pub(super) struct Reads {
+pub(super) struct ProcessReader {
     patience: Duration,
     left_max: usize,
     /// Processes with a hanging read, each with a flag that is set when the thread has returned.
     left: Mutex<HashMap<i32, Arc<AtomicBool>>>,
 }
 
-impl Default for Reads {
+impl Default for ProcessReader {
     fn default() -> Self {
         Self { patience: PATIENCE, left_max: LEFT_MAX, left: Mutex::default() }
     }
@@ -43,12 +43,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Queue<T> = Arc<Mutex<VecDeque<(usize, Read<T>)>>>;
+type ReadQueue<T> = Arc<Mutex<VecDeque<(usize, ProcessRead<T>)>>>;
 
-impl Reads {
+impl ProcessReader {
     /// Runs the reads in order. Returns `None` for each read that hangs, or whose process still has a hanging
     /// read.
-    pub(super) fn each<T: Send + 'static>(&self, reads: Vec<Read<T>>) -> Vec<Option<T>> {
+    pub(super) fn each<T: Send + 'static>(&self, reads: Vec<ProcessRead<T>>) -> Vec<Option<T>> {
         let mut answers: Vec<Option<T>> = reads.iter().map(|_| None).collect();
         let pids: Vec<i32> = reads.iter().map(|read| read.pid).collect();
         let mut rest: VecDeque<_> = reads.into_iter().enumerate().collect();
@@ -62,7 +62,7 @@ impl Reads {
                     break;
                 }
             }
-            let queue: Queue<T> = Arc::new(Mutex::new(std::mem::take(&mut rest)));
+            let queue: ReadQueue<T> = Arc::new(Mutex::new(std::mem::take(&mut rest)));
             let Some((at, back)) = self.run(&queue, &mut answers) else { break };
             rest = std::mem::take(&mut *lock(&queue));
             if let Some(pid) = pids.get(at) {
@@ -79,14 +79,14 @@ impl Reads {
         pid: i32,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.each(vec![Read { pid, read: Box::new(read) }]).pop().flatten()
+        self.each(vec![ProcessRead { pid, read: Box::new(read) }]).pop().flatten()
     }
 
     /// Runs a queue on a new thread. Returns the index of a hanging read, if any; the queue then contains the
     /// rest.
     fn run<T: Send + 'static>(
         &self,
-        queue: &Queue<T>,
+        queue: &ReadQueue<T>,
         answers: &mut [Option<T>],
     ) -> Option<(usize, Arc<AtomicBool>)> {
         // Carries the index of each read at the start, and the answer at the end.
@@ -105,8 +105,8 @@ impl Reads {
         let mut begun = None;
         loop {
             match said.recv_timeout(self.patience) {
-                Ok(Said::Begins(at)) => begun = Some(at),
-                Ok(Said::Read(at, answer)) => {
+                Ok(ReadProgress::Begins(at)) => begun = Some(at),
+                Ok(ReadProgress::Read(at, answer)) => {
                     begun = None;
                     if let Some(place) = answers.get_mut(at) {
                         *place = Some(answer);
@@ -124,16 +124,18 @@ impl Reads {
     }
 }
 
-enum Said<T> {
+enum ReadProgress<T> {
     Begins(usize),
     Read(usize, T),
 }
 
-fn go_through<T>(queue: &Queue<T>, say: &SyncSender<Said<T>>) {
+fn go_through<T>(queue: &ReadQueue<T>, say: &SyncSender<ReadProgress<T>>) {
     loop {
         let Some((at, next)) = lock(queue).pop_front() else { return };
         // The receiver is gone: the rest of the queue was taken back.
-        if say.send(Said::Begins(at)).is_err() || say.send(Said::Read(at, (next.read)())).is_err() {
+        if say.send(ReadProgress::Begins(at)).is_err()
+            || say.send(ReadProgress::Read(at, (next.read)())).is_err()
+        {
             return;
         }
     }
@@ -144,19 +146,19 @@ mod tests {
     use super::*;
     use std::sync::mpsc::Receiver;
 
-    fn reads(left_max: usize) -> Reads {
-        Reads { patience: Duration::from_millis(50), left_max, left: Mutex::default() }
+    fn reads(left_max: usize) -> ProcessReader {
+        ProcessReader { patience: Duration::from_millis(50), left_max, left: Mutex::default() }
     }
 
-    fn answers(pid: i32) -> Read<i32> {
-        Read { pid, read: Box::new(move || pid * 10) }
+    fn answers(pid: i32) -> ProcessRead<i32> {
+        ProcessRead { pid, read: Box::new(move || pid * 10) }
     }
 
     /// One that hangs until its sender is dropped.
-    fn hangs(pid: i32) -> (SyncSender<()>, Read<i32>) {
+    fn hangs(pid: i32) -> (SyncSender<()>, ProcessRead<i32>) {
         let (release, wait): (_, Receiver<()>) = sync_channel(0);
         let read = Box::new(move || if wait.recv().is_ok() { 0 } else { -1 });
-        (release, Read { pid, read })
+        (release, ProcessRead { pid, read })
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::sys::linux::{self, Linux};
 use crate::sys::packet::{self, Packet};
-use crate::sys::{OpenProcess, Sender, Sys};
+use crate::sys::{OpenProcess, PacketSender, Sys};
 use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, ToWrapper};
 use acp_shared::wire::{self, WireError};
 use rustix::io::Errno;
@@ -103,23 +103,23 @@ pub enum ControlError {
 
 /// Packet from a control socket. Any process with access to the other end may have sent it.
 #[derive(Debug)]
-pub struct Heard {
+pub struct ControlPacket {
     message: Result<FromWrapper, WireError>,
-    sender: Sender,
+    sender: PacketSender,
     /// True if descriptors came with the packet. A wrapper sends none.
     laden: bool,
 }
 
 /// Reason to ignore a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stranger {
+pub enum PacketRejection {
     /// A process other than the wrapper sent the packet.
     Other,
     /// Descriptors came with the packet.
     Laden,
 }
 
-impl Heard {
+impl ControlPacket {
     fn of(packet: Packet, bytes: &[u8]) -> Option<Self> {
         let Packet { bytes: count, sender, laden } = packet;
         // The end of the stream has no sender.
@@ -132,7 +132,7 @@ impl Heard {
     /// Creates the result for a packet larger than any message.
     fn cut() -> Self {
         let message = wire::decode(&[]);
-        Self { message, sender: Sender::default(), laden: false }
+        Self { message, sender: PacketSender::default(), laden: false }
     }
 
     /// Returns the message, if the wrapper itself sent the packet.
@@ -143,11 +143,11 @@ impl Heard {
         self,
         sys: &S,
         wrapper: &S::Handle,
-    ) -> Result<Result<FromWrapper, WireError>, Stranger> {
+    ) -> Result<Result<FromWrapper, WireError>, PacketRejection> {
         if !sys.spoke(wrapper, &self.sender) {
-            return Err(Stranger::Other);
+            return Err(PacketRejection::Other);
         }
-        if self.laden { Err(Stranger::Laden) } else { Ok(self.message) }
+        if self.laden { Err(PacketRejection::Laden) } else { Ok(self.message) }
     }
 }
 
@@ -180,7 +180,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Io`].
-    pub async fn recv(&self) -> Result<Option<Heard>, ControlError> {
+    pub async fn recv(&self) -> Result<Option<ControlPacket>, ControlError> {
         let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
         let got = self
             .socket
@@ -188,19 +188,21 @@ impl Control {
             .await;
         match got {
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Ok(None),
-            Err(e) if e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => Ok(Some(Heard::cut())),
-            other => Ok(Heard::of(other?, &bytes)),
+            Err(e) if e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
+                Ok(Some(ControlPacket::cut()))
+            }
+            other => Ok(ControlPacket::of(other?, &bytes)),
         }
     }
 
     /// Reads all waiting packets without blocking: the last messages of an exited wrapper. Another process
     /// may hold the wrapper's end of the socket, so the end of the stream is not awaited.
     #[must_use]
-    pub fn last_words(&self) -> Vec<Heard> {
+    pub fn last_words(&self) -> Vec<ControlPacket> {
         // A socket buffer holds only a limited number of packets.
         const WORDS_MAX: usize = 1024;
         let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
-        let next = || Heard::of(linux::recv_packet(self.socket.as_fd(), &mut bytes).ok()?, &bytes);
+        let next = || ControlPacket::of(linux::recv_packet(self.socket.as_fd(), &mut bytes).ok()?, &bytes);
         std::iter::from_fn(next).take(WORDS_MAX).collect()
     }
 

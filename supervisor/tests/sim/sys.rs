@@ -3,11 +3,11 @@
 use crate::kernel::{Call, Kernel, ME, Serial, State, Task};
 use crate::wrapper::{self, Wrapper};
 use acp_shared::launch::ExitStatus;
-use acp_supervisor::core::cgroup::Strange;
-use acp_supervisor::core::lease::{ProcessRecord, Scope};
+use acp_supervisor::core::cgroup::UnknownCgroup;
+use acp_supervisor::core::lease::{PidScope, ProcessRecord};
 use acp_supervisor::core::tree::{Proc, parse_stat};
-use acp_supervisor::core::verify::{Evidence, HandleId, Life, Marker, Verified};
-use acp_supervisor::sys::{Offspring, OpenError, OpenProcess, Signal, SignalError, Sys};
+use acp_supervisor::core::verify::{Evidence, HandleId, Marker, ProcessState, Verified};
+use acp_supervisor::sys::{OpenError, OpenProcess, Signal, SignalError, Sys, UnreapedChild};
 use rustix::process::Rlimit;
 use std::collections::HashSet;
 use std::io;
@@ -148,7 +148,7 @@ impl FakeSys {
 impl Sys for FakeSys {
     type Handle = FakeHandle;
 
-    fn here(&self) -> Option<Scope> {
+    fn here(&self) -> Option<PidScope> {
         self.kernel().scope.clone()
     }
 
@@ -167,12 +167,12 @@ impl Sys for FakeSys {
         // What is hidden the pidfd tells, where the kernel lets it.
         let told = task.filter(|_| stat.is_none() && handle.pidfd && kernel.pidfd_info);
         let life = match (handle.pidfd, task, &stat) {
-            (_, None, _) | (false, _, None) => Life::Gone,
-            (_, _, Some(stat)) if stat.zombie => Life::Zombie,
-            (_, _, Some(_)) => Life::Running,
-            (true, Some(task), None) if task.state == State::Zombie => Life::Zombie,
-            (true, Some(_), None) if told.is_some() => Life::Running,
-            (true, Some(_), None) => Life::Unreadable,
+            (_, None, _) | (false, _, None) => ProcessState::Gone,
+            (_, _, Some(stat)) if stat.zombie => ProcessState::Zombie,
+            (_, _, Some(_)) => ProcessState::Running,
+            (true, Some(task), None) if task.state == State::Zombie => ProcessState::Zombie,
+            (true, Some(_), None) if told.is_some() => ProcessState::Running,
+            (true, Some(_), None) => ProcessState::Unreadable,
         };
         let seen = task.filter(|t| handle.dir && !t.hidden);
         let evidence = Evidence {
@@ -309,13 +309,13 @@ impl Sys for FakeSys {
         Ok(Some(status))
     }
 
-    fn children(&self) -> Vec<Offspring> {
+    fn children(&self) -> Vec<UnreapedChild> {
         let kernel = self.kernel();
         // Threads of its own are not simulated.
-        kernel.tasks().filter(|t| t.ppid == ME).map(|t| Offspring { thread: ME, pid: t.pid }).collect()
+        kernel.tasks().filter(|t| t.ppid == ME).map(|t| UnreapedChild { thread: ME, pid: t.pid }).collect()
     }
 
-    fn group_populated(&self, strange: &Strange) -> io::Result<bool> {
+    fn group_populated(&self, strange: &UnknownCgroup) -> io::Result<bool> {
         Ok(self.kernel().populated_groups.contains(strange.path()))
     }
 

@@ -2,8 +2,8 @@
 
 use super::select::{Filter, SortKey, sort};
 use super::{all, rows, shorts};
-use crate::cli::table::{Look, render};
-use crate::cli::text::Short;
+use crate::cli::table::{TableFormat, render};
+use crate::cli::text::IdAbbreviation;
 use crate::cli::{CliError, Output, json};
 use acp_shared::conn::Client;
 use acp_shared::protocol::LeaseInfo;
@@ -55,7 +55,7 @@ pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) 
         // Without headers, print nothing: a script could read the message as a lease.
         return if args.no_headers { Ok(()) } else { Ok(out.line(&none_of(total))?) };
     }
-    let look = Look { headers: !args.no_headers, ..out.look() };
+    let look = TableFormat { headers: !args.no_headers, ..out.look() };
     Ok(out.line(&table(&shown, args.wide || args.output == Format::Wide, shorts, now_ms, look))?)
 }
 
@@ -68,10 +68,16 @@ fn none_of(total: usize) -> String {
     }
 }
 
-fn table(leases: &[LeaseInfo], wide: bool, shorts: (Short, Short), now_ms: u64, look: Look) -> String {
+fn table(
+    leases: &[LeaseInfo],
+    wide: bool,
+    shorts: (IdAbbreviation, IdAbbreviation),
+    now_ms: u64,
+    look: TableFormat,
+) -> String {
     if wide {
         let rows: Vec<_> = leases.iter().map(|lease| rows::wide(lease, now_ms)).collect();
-        return render(&rows::WIDE, &rows, Look { width: None, ..look });
+        return render(&rows::WIDE, &rows, TableFormat { width: None, ..look });
     }
     let rows: Vec<_> = leases.iter().map(|lease| rows::narrow(lease, shorts, now_ms)).collect();
     render(&rows::NARROW, &rows, look)
@@ -84,7 +90,7 @@ mod tests {
 
     fn at(width: usize, headers: bool) -> String {
         let leases = three();
-        let look = Look { width: Some(width), headers, colour: false };
+        let look = TableFormat { width: Some(width), headers, colour: false };
         table(&leases, false, shorts(&leases), NOW_MS, look)
     }
 
@@ -125,7 +131,7 @@ mod tests {
     #[test]
     fn the_wide_list_cuts_nothing() {
         let leases = three();
-        let look = Look { width: Some(80), headers: true, colour: false };
+        let look = TableFormat { width: Some(80), headers: true, colour: false };
         let text = table(&leases, true, shorts(&leases), NOW_MS, look);
         assert_eq!(
             text.lines().collect::<Vec<_>>(),

@@ -2,8 +2,8 @@
 
 use super::{all, resolve, shorts};
 use crate::cli::error::FAILED;
-use crate::cli::table::{Cell, Column, Look, Tone, render};
-use crate::cli::text::{self, Short};
+use crate::cli::table::{Cell, Column, TableFormat, Tone, render};
+use crate::cli::text::{self, IdAbbreviation};
 use crate::cli::{CliError, Output, json};
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::ids::LeaseId;
@@ -91,8 +91,8 @@ const fn mark(agrees: Option<bool>) -> (&'static str, Tone) {
     }
 }
 
-fn one(report: &EvidenceReport, look: Look) -> String {
-    let look = Look { width: Some(look.width.unwrap_or(WIDTH_MAX).min(WIDTH_MAX)), ..look };
+fn one(report: &EvidenceReport, look: TableFormat) -> String {
+    let look = TableFormat { width: Some(look.width.unwrap_or(WIDTH_MAX).min(WIDTH_MAX)), ..look };
     let columns = [
         Column::new(""),
         Column::new("OF"),
@@ -146,7 +146,7 @@ fn tree(report: &EvidenceReport) -> String {
     if tree.is_empty() { "no process of it runs".to_owned() } else { tree.join(", ") }
 }
 
-fn many(reports: &[EvidenceReport], short: Short, look: Look) -> String {
+fn many(reports: &[EvidenceReport], short: IdAbbreviation, look: TableFormat) -> String {
     let columns = [
         Column::new("LEASE"),
         Column::new("STATE"),
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn evidence_beside_record() {
-        let look = Look { width: None, headers: true, colour: false };
+        let look = TableFormat { width: None, headers: true, colour: false };
         assert_eq!(
             one(&report(0, "not_ours", &[(812, "sh"), (815, "cat \u{1b}[2J")]), look)
                 .lines()
@@ -234,8 +234,8 @@ mod tests {
         );
         let text = many(
             &[report(0, "owned", &[(812, "sh")]), report(2, "gone", &[])],
-            Short::Head(10),
-            Look { width: Some(100), ..look },
+            IdAbbreviation::Head(10),
+            TableFormat { width: Some(100), ..look },
         );
         assert_eq!(
             text.lines().collect::<Vec<_>>(),

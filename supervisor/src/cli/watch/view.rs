@@ -3,7 +3,7 @@
 use super::WatchArgs;
 use crate::cli::leases::select::{Filter, SortKey, sort};
 use crate::cli::leases::{rows, shorts, show};
-use crate::cli::table::{Cell, GAP, Look, Tone, widths};
+use crate::cli::table::{Cell, GAP, TableFormat, Tone, widths};
 use crate::cli::text;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::LeaseInfo;
@@ -16,7 +16,7 @@ const KEYS: &str = "↑↓ select  ⏎ details  / filter  s sort  r reverse  a e
 
 /// Result of a key press.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum KeyOutcome {
     Stay,
     Leave,
     Interrupted,
@@ -92,20 +92,20 @@ impl View {
     }
 
     /// Handles a key press.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Next {
+    pub(super) fn key(&mut self, key: KeyEvent) -> KeyOutcome {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return Next::Interrupted;
+            return KeyOutcome::Interrupted;
         }
         if self.typing {
             self.typed(key.code);
-            return Next::Stay;
+            return KeyOutcome::Stay;
         }
         match key.code {
-            KeyCode::Char('q') => return Next::Leave,
+            KeyCode::Char('q') => return KeyOutcome::Leave,
             // Esc goes one step back; from the first step it leaves the view.
             KeyCode::Esc if self.details => self.details = false,
             KeyCode::Esc if !self.needle.is_empty() => self.needle.clear(),
-            KeyCode::Esc => return Next::Leave,
+            KeyCode::Esc => return KeyOutcome::Leave,
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('r') => self.reverse = !self.reverse,
@@ -119,7 +119,7 @@ impl View {
             KeyCode::End | KeyCode::Char('G') => self.go(|_, _| usize::MAX),
             _ => {}
         }
-        Next::Stay
+        KeyOutcome::Stay
     }
 
     fn typed(&mut self, code: KeyCode) {
@@ -197,7 +197,7 @@ impl View {
     fn table(&mut self, buffer: &mut Buffer, shown: &[LeaseInfo]) {
         let shorts = shorts(&self.leases);
         let cells: Vec<Vec<Cell>> = shown.iter().map(|l| rows::narrow(l, shorts, self.now_ms)).collect();
-        let look = Look { width: Some(usize::from(buffer.area.width)), headers: true, colour: false };
+        let look = TableFormat { width: Some(usize::from(buffer.area.width)), headers: true, colour: false };
         let fitted = widths(&rows::NARROW, &cells, look);
         let part = |at: usize, w: usize, cell: &Cell, style: Style| {
             let text = text::cut(cell.text(), w);

@@ -9,13 +9,13 @@ fn view() -> View {
     view
 }
 
-fn press(view: &mut View, code: KeyCode) -> Next {
+fn press(view: &mut View, code: KeyCode) -> KeyOutcome {
     view.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
 fn type_in(view: &mut View, text: &str) {
     for c in text.chars() {
-        assert_eq!(press(view, KeyCode::Char(c)), Next::Stay, "{c}");
+        assert_eq!(press(view, KeyCode::Char(c)), KeyOutcome::Stay, "{c}");
     }
 }
 
@@ -74,13 +74,13 @@ fn keys_select_sort_filter_and_leave() {
         "{lines:#?}"
     );
     assert!(lines.iter().all(|line| !line.contains('\u{1b}')));
-    assert_eq!(press(&mut view, KeyCode::Esc), Next::Stay);
-    assert_eq!(press(&mut view, KeyCode::Esc), Next::Leave);
-    assert_eq!(press(&mut view, KeyCode::Char('q')), Next::Leave);
+    assert_eq!(press(&mut view, KeyCode::Esc), KeyOutcome::Stay);
+    assert_eq!(press(&mut view, KeyCode::Esc), KeyOutcome::Leave);
+    assert_eq!(press(&mut view, KeyCode::Char('q')), KeyOutcome::Leave);
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(view.key(ctrl_c), Next::Interrupted);
+    assert_eq!(view.key(ctrl_c), KeyOutcome::Interrupted);
     type_in(&mut view, "/q");
-    assert_eq!(view.key(ctrl_c), Next::Interrupted);
+    assert_eq!(view.key(ctrl_c), KeyOutcome::Interrupted);
 }
 
 #[test]
