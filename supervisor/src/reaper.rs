@@ -238,7 +238,7 @@ async fn round<S: Sys>(
     ending: &mut ReapState,
 ) -> io::Result<RoundResult> {
     let found_again = ending.leases.clone();
-    let (rows, watch) = (leases.to_vec(), ReaperContext { found_again, ..Watch::of(context) });
+    let (rows, watch) = (leases.to_vec(), ReaperContext { found_again, ..ReaperContext::of(context) });
     let examined = context
         .blocking(move |sys| {
             let scene = ReapSnapshot::read(sys, &rows, &watch.subtree)?;

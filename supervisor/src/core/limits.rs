@@ -139,7 +139,7 @@ mod tests {
         limit_memory: true,
         limit_pids: true,
         limit_cpu: true,
-        ..Abilities::NONE
+        ..KernelFeatures::NONE
     };
     const NO_PIDS: KernelFeatures = KernelFeatures { limit_pids: false, ..ALL };
     const MOUNTS: &str = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\

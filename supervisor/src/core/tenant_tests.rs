@@ -142,7 +142,7 @@ fn where_sessions_work() {
 #[test]
 fn the_most_exact_tenant_counts() {
     let (gateway, other) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
-    let caps = |pids| CgroupLimits { pids_max: Some(pids), ..Limits::default() };
+    let caps = |pids| CgroupLimits { pids_max: Some(pids), ..CgroupLimits::default() };
     let tenants = [
         Tenant { caps: caps(1), ..of(5) },
         Tenant { instance_id: Some(gateway), caps: caps(3), ..of(5) },

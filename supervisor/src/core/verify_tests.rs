@@ -430,7 +430,7 @@ fn the_group_of_the_lease_stands_in_for_what_cannot_be_read() {
         let claim = Claim { cgroup: Some(LEAF), ..w.record(inode) };
         assert_eq!(verify(&claim, &now, &ProtectedProcesses::default()).as_str(), want, "{name}");
     }
-    let guard = ProtectedProcesses { own_line: [PID].into(), ..Guard::default() };
+    let guard = ProtectedProcesses { own_line: [PID].into(), ..ProtectedProcesses::default() };
     let claim = Claim { cgroup: Some(LEAF), ..w.record(Some(INODE)) };
     assert_eq!(verify(&claim, &inside, &guard).as_str(), "not_ours", "never itself");
 }
@@ -459,7 +459,7 @@ fn members_of_the_group_of_the_lease_are_of_its_tree() {
         );
         assert_eq!(verdict.as_str(), want, "{name}");
     }
-    let guard = ProtectedProcesses { other_roots: [PID].into(), ..Guard::default() };
+    let guard = ProtectedProcesses { other_roots: [PID].into(), ..ProtectedProcesses::default() };
     let verdict = verify_member(w.lease, w.gateway, MembershipBasis::InCgroup(LEAF), &inside, &guard);
     assert_eq!(verdict.as_str(), "not_ours", "h21: never the root of another lease");
 }

@@ -44,7 +44,7 @@ enum Reservation<'a> {
 
 fn run(owner: &mut Owner, lease: Lease, asked: SpawnRequest, to: Responder) {
     let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);
-    let entry = LeaseEntry { commands: Some(commands), waiting: vec![to], ..Entry::of(lease.clone()) };
+    let entry = LeaseEntry { commands: Some(commands), waiting: vec![to], ..LeaseEntry::of(lease.clone()) };
     owner.leases.insert(lease.lease_id, entry);
     tokio::spawn(lease_task::run(Arc::clone(&owner.context), lease, asked, queue));
 }

@@ -147,7 +147,7 @@ fn revive(context: &Arc<Context>, entry: EntryState) -> LeaseEntry {
     let EntryState { lease, stuck, close_at_ms, open_since_ms, task, relay } = entry;
     let relay = relay.map(|state| flow(context, &lease, state));
     let commands = task.zip(relay.clone()).map(|(task, relay)| live(context, &lease, task, relay));
-    LeaseEntry { commands, relay, stuck, close_at_ms, open_since_ms, ..Entry::of(lease) }
+    LeaseEntry { commands, relay, stuck, close_at_ms, open_since_ms, ..LeaseEntry::of(lease) }
 }
 
 fn flow(context: &Arc<Context>, lease: &Lease, state: RelayState) -> Relay {

@@ -232,7 +232,7 @@ impl Linux {
             scm_pidfd: control_pair().is_ok_and(|(_, ours)| pass_pidfd(ours.as_fd()).is_ok()),
             proc_list: self.snapshot().is_ok_and(|list| !list.is_empty()),
             subreaper: false,
-            ..Abilities::NONE
+            ..KernelFeatures::NONE
         }
     }
 }

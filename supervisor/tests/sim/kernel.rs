@@ -151,7 +151,7 @@ impl Kernel {
             scm_pidfd: false,
             proc_list: true,
             subreaper: true,
-            ..Abilities::NONE
+            ..KernelFeatures::NONE
         };
         let mut kernel = Self {
             tasks: BTreeMap::new(),

@@ -185,7 +185,7 @@ mod tests {
         signals: true,
         proc_list: true,
         groups: CgroupSupport::NotDelegated,
-        ..Abilities::NONE
+        ..KernelFeatures::NONE
     };
 
     #[test]

@@ -31,11 +31,11 @@ fn live(argv: &[&str]) -> LegacyFacts {
 }
 
 fn wrapper() -> LegacyRecord {
-    LegacyRecord { pid: Some(70), wrapper_root: Some(ROOT.into()), ..Record::default() }
+    LegacyRecord { pid: Some(70), wrapper_root: Some(ROOT.into()), ..LegacyRecord::default() }
 }
 
 fn command(text: &str) -> LegacyRecord {
-    LegacyRecord { pid: Some(70), command: Some(text.into()), ..Record::default() }
+    LegacyRecord { pid: Some(70), command: Some(text.into()), ..LegacyRecord::default() }
 }
 
 fn identity(boot_id: &str, start_ticks: u64) -> Option<RecordedIdentity> {
@@ -124,7 +124,7 @@ fn a21_s_a_command_must_agree() {
 /// The fourth: a stored pid alone never, and what is somebody else's, or cannot be told, neither.
 #[test]
 fn a21_s_a_pid_alone_is_nothing() {
-    let (bare, node) = (LegacyRecord { pid: Some(70), ..Record::default() }, live(&["node", WRAPPER]));
+    let (bare, node) = (LegacyRecord { pid: Some(70), ..LegacyRecord::default() }, live(&["node", WRAPPER]));
     let leased = LegacyRecord { lease_id: Some("x".into()), ..wrapper() };
     let is = |recorded| LegacyRecord { identity: recorded, ..wrapper() };
     let pair = Marker::Pair { lease: "x".into(), gateway: "y".into() };
