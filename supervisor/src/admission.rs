@@ -6,7 +6,7 @@ use crate::context::wall_ms;
 use crate::core::admit::{Admitted, ClaimedProgress, LiveConnection, admit, other_user};
 use crate::core::tenant::tenant_of;
 use crate::link::ConnectionHandle;
-use crate::owner::{ClientKind, ConnectedClient, LAST_WORDS, Owner};
+use crate::owner::{ClientKind, ConnectedClient, LAST_MESSAGES_WAIT, Owner};
 use crate::sys::Sys;
 use acp_shared::conn::Peer;
 use acp_shared::ids::GatewayInstanceId;
@@ -16,7 +16,7 @@ use std::pin::Pin;
 /// Maximum number of admin connections; they are counted separately from gateways.
 const ADMINS_MAX: usize = 64;
 /// Retry delay for a client that found the connection limit reached, in milliseconds.
-const PLACE_RETRY_MS: u64 = 1_000;
+const CONNECTION_RETRY_MS: u64 = 1_000;
 /// Maximum length of a machine id, in bytes; systemd's have 33.
 const MACHINE_ID_BYTES_MAX: usize = 256;
 
@@ -57,7 +57,7 @@ impl Denial {
 pub(crate) type RecordedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn too_many(why: String) -> Refusal {
-    Refusal::new(RefusalCode::QuotaExceeded, why).retry_after(PLACE_RETRY_MS)
+    Refusal::new(RefusalCode::QuotaExceeded, why).retry_after(CONNECTION_RETRY_MS)
 }
 
 impl Owner {
@@ -144,7 +144,7 @@ impl Owner {
         let living = self.links.values().find(|c| c.who == client);
         let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
             let other = c.process.as_ref().filter(|(pid, _)| Some(*pid) != peer.pid);
-            let elsewhere = other.is_some_and(|(_, process)| self.context.sys.holds_number(process));
+            let elsewhere = other.is_some_and(|(_, process)| self.context.sys.is_unreaped(process));
             LiveConnection { epoch: c.epoch, elsewhere }
         });
         let known = self.installations.get(&gateway);
@@ -195,7 +195,7 @@ impl Owner {
                 // An unread last message must not delay the end of the old connection any further.
                 let end = connected.link.end().clone();
                 tokio::spawn(async move {
-                    tokio::time::sleep(LAST_WORDS).await;
+                    tokio::time::sleep(LAST_MESSAGES_WAIT).await;
                     end.cancel();
                 });
             }

@@ -7,7 +7,7 @@ use crate::core::lease::Lease;
 use crate::core::load::{self, SupervisorIdentity};
 use crate::core::tenant::Tenant;
 use crate::ground::{self, StartupError};
-use crate::handover::{Handover, HandoverResources, ImportedState, InheritableResources, plain, program};
+use crate::handover::{Handover, HandoverResources, ImportedState, InheritableResources, without_handover_args, program};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Owner, OwnerExit};
 use crate::reaper;
@@ -45,7 +45,7 @@ pub(crate) const LOCK_FILE: &str = "lock";
 /// Capacity of the owner's event queue; senders wait while it is full.
 const EVENTS_QUEUED_MAX: usize = 4096;
 /// Maximum number of concurrent process inspections for clients.
-const LOOKS_MAX: usize = 2;
+const INSPECTIONS_MAX: usize = 2;
 
 /// Reason why the supervisor cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -184,7 +184,7 @@ struct ServerEndpoints {
 
 impl SupervisorParts {
     /// Sets up listener, signals and service manager.
-    fn doors(&self, listener: io::Result<OwnedFd>) -> Result<ServerEndpoints, AppError> {
+    fn set_up_endpoints(&self, listener: io::Result<OwnedFd>) -> Result<ServerEndpoints, AppError> {
         let accepts = listener.and_then(Listener::inherited);
         Ok(ServerEndpoints {
             accepts: file(&self.context.state_dir.join(SOCKET_FILE), accepts)?,
@@ -194,7 +194,7 @@ impl SupervisorParts {
     }
 
     /// Starts to accept connections and signals.
-    fn open(&self, owner: &mut Owner, standing: InheritableResources, doors: ServerEndpoints) {
+    fn start_serving(&self, owner: &mut Owner, standing: InheritableResources, doors: ServerEndpoints) {
         let ServerEndpoints { accepts, signals, manager } = doors;
         let server =
             server::serve(Arc::clone(&self.context), accepts, (Arc::clone(&self.links), self.policy.clone()));
@@ -202,24 +202,24 @@ impl SupervisorParts {
         owner.manager = manager;
         let read_only = self.context.store.read_only().is_some();
         owner.manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
-        owner.stand(HandoverResources {
+        owner.set_handover_resources(HandoverResources {
             standing,
             doors: vec![tokio::spawn(server), tokio::spawn(signals)],
             program: self.program.clone(),
-            args: plain(std::env::args_os().skip(1)),
+            args: without_handover_args(std::env::args_os().skip(1)),
         });
     }
 
     /// Resumes an owner from its exported state.
-    fn thaw(&self, thawing: ImportedState, doors: ServerEndpoints) -> Result<Owner, AppError> {
-        let thawed = Owner::thaw(&self.context, self.policy.clone(), thawing);
+    fn import(&self, thawing: ImportedState, doors: ServerEndpoints) -> Result<Owner, AppError> {
+        let thawed = Owner::import(&self.context, self.policy.clone(), thawing);
         let (mut owner, standing) = file(&self.context.state_dir, thawed)?;
-        self.open(&mut owner, standing, doors);
+        self.start_serving(&mut owner, standing, doors);
         Ok(owner)
     }
 
     /// Starts an owner with the leases of the store.
-    async fn found(
+    async fn start_from_store(
         &self,
         AcquiredResources { lock, socket }: AcquiredResources,
         (mut loaded, mut warnings): (Loaded, Vec<String>),
@@ -229,14 +229,14 @@ impl SupervisorParts {
         if let Some(why) = context.store.read_only() {
             tracing::error!(why, "nothing is signalled and nothing is started");
         } else {
-            warnings.extend(put_in_order(context, &mut loaded));
+            warnings.extend(quarantine_and_clean_up(context, &mut loaded));
             let manager = Manager::from_env().map_err(AppError::Manager)?;
             manager.say("STATUS=looking at what an earlier supervisor left behind");
             if let Err(error) = reap_at_start(context, &mut loaded.leases).await {
                 tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
                 warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
             }
-            tidy_groups(context, &loaded.leases);
+            remove_empty_cgroups(context, &loaded.leases);
         }
         let (leases, installations) = (loaded.leases, loaded.installations);
         let mut owner = Owner::new(Arc::clone(context), self.policy.clone(), leases, installations, warnings);
@@ -244,28 +244,28 @@ impl SupervisorParts {
         let listener = file(&socket.path, socket.listener.descriptor())?;
         let standing = InheritableResources { lock: lock.into(), listener, to_remove: socket.to_remove() };
         tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
-        let doors = self.doors(standing.listener.try_clone())?;
-        self.open(&mut owner, standing, doors);
+        let doors = self.set_up_endpoints(standing.listener.try_clone())?;
+        self.start_serving(&mut owner, standing, doors);
         ready(&socket.path);
         Ok(owner)
     }
 
     /// Runs the owner until the supervisor ends, also across failed upgrades. Returns the process-level
     /// resources.
-    async fn live(
+    async fn run_owner(
         &self,
         mut owner: Owner,
         queue: &mut mpsc::Receiver<Event>,
     ) -> Result<Option<InheritableResources>, AppError> {
         let watches = self.context.store.read_only().is_none();
-        let strays = watches.then(|| tokio::spawn(strays::watch(Arc::clone(&self.context))));
+        let strays = watches.then(|| tokio::spawn(strays::watch_orphans(Arc::clone(&self.context))));
         let standing = loop {
             match owner.run(queue).await {
                 OwnerExit::Ended(standing) => break standing,
                 OwnerExit::Exported(frozen) => {
-                    let thawing = frozen.leave(&self.context).await;
-                    let doors = self.doors(thawing.handover.head.listener.again())?;
-                    owner = self.thaw(thawing, doors)?;
+                    let thawing = frozen.exec(&self.context).await;
+                    let doors = self.set_up_endpoints(thawing.handover.head.listener.try_clone())?;
+                    owner = self.import(thawing, doors)?;
                 }
             }
         };
@@ -289,30 +289,30 @@ pub(crate) async fn serve(
     ready: impl FnOnce(&Path),
 ) -> Result<(), AppError> {
     let program = program::own();
-    let begun = begin(options, handover.as_ref())?;
+    let begun = set_up(options, handover.as_ref())?;
     let OwnerSetup { context, policy, mut queue, loaded, warnings, writer, fresh } = begun;
     let links = Arc::new(AtomicU64::new(1));
     let house = SupervisorParts { context: Arc::clone(&context), policy, links, program };
     let owner = match (handover.as_ref(), fresh) {
         (Some(to_come), _) => {
-            let doors = house.doors(to_come.head.listener.again())?;
-            tracing::info!(from = to_come.head.version, leases = to_come.living(), "taking over");
+            let doors = house.set_up_endpoints(to_come.head.listener.try_clone())?;
+            tracing::info!(from = to_come.head.version, leases = to_come.living_leases(), "taking over");
             let Some(handover) = handover.take() else { return Ok(()) };
-            let mut owner = house.thaw(handover.arrived(loaded.leases), doors)?;
+            let mut owner = house.import(handover.into_imported_state(loaded.leases), doors)?;
             // The warnings of the earlier program are already in the handover.
             let new = |warning: &String| !owner.warnings.contains(warning);
             let new: Vec<String> = warnings.into_iter().filter(new).collect();
             owner.warnings.extend(new);
-            owner.outlast();
+            owner.resume_failed_start_cleanup();
             owner
         }
-        (None, Some(fresh)) => house.found(fresh, (loaded, warnings), ready).await?,
+        (None, Some(fresh)) => house.start_from_store(fresh, (loaded, warnings), ready).await?,
         (None, None) => return Ok(()),
     };
-    let standing = house.live(owner, &mut queue).await?;
+    let standing = house.run_owner(owner, &mut queue).await?;
     drop(standing.as_ref().and_then(|standing| standing.to_remove.as_ref()).map(std::fs::remove_file));
-    context.settle().await;
-    give_back_groups(&context);
+    context.finish_disk_work().await;
+    remove_cgroup_subtree(&context);
     // After this, all posted writes are on disk, in one file.
     let finished = context.store.finish().await;
     if finished.is_ok() {
@@ -340,7 +340,7 @@ struct OwnerSetup {
 }
 
 /// Takes the state directory, unless an earlier program of this process holds it, and prepares it.
-fn begin(options: Options, handover: Option<&Handover>) -> Result<OwnerSetup, AppError> {
+fn set_up(options: Options, handover: Option<&Handover>) -> Result<OwnerSetup, AppError> {
     let tenants = tenants(&options.config, rustix::process::geteuid().as_raw())?;
     let state_dir = options.state_dir.clone();
     file(&state_dir, private_dir(&state_dir))?;
@@ -373,8 +373,8 @@ fn prepare(
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
     let mut ground = match handover {
-        Some(handover) => ground::go_on(handover.head.abilities, handover.head.holding.clone()),
-        None => ground::look_around(&options.config, &state_dir, &wrapper_root),
+        Some(handover) => ground::resume_after_exec(handover.head.abilities, handover.head.holding.clone()),
+        None => ground::probe_and_choose(&options.config, &state_dir, &wrapper_root),
     }?;
     let holding = (ground.holding.rung, &ground.holding.subtree);
     let unlimited = ground::limits_without_effect(&ground.sys, holding, &ground.abilities, &options.config);
@@ -386,7 +386,7 @@ fn prepare(
     let spools = SpoolDir::new(&spool_dir, options.config.spool_total_bytes_max);
     let nobodys = spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     if handover.is_none() && store.read_only().is_none() {
-        ground.warnings.extend(forget_spools(&loaded, &nobodys));
+        ground.warnings.extend(remove_unknown_spools(&loaded, &nobodys));
     }
     let logs = SessionLogs::new(&state_dir.join("logs"), options.config.stderr_bytes_max);
     if handover.is_none() && store.read_only().is_none() && !loaded.fresh && !loaded.unreadable {
@@ -394,7 +394,7 @@ fn prepare(
     }
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let context = Arc::new(Context {
-        own_line: ground.sys.own_line(),
+        own_ancestry: ground.sys.own_ancestry(),
         sys: ground.sys,
         abilities: ground.abilities,
         holding: ground.holding,
@@ -413,7 +413,7 @@ fn prepare(
         descriptors,
         refusals: RefusalLog::default(),
         events,
-        looks: Semaphore::new(LOOKS_MAX),
+        looks: Semaphore::new(INSPECTIONS_MAX),
         started: handover.map_or_else(Instant::now, Handover::started),
         wall_at_start_ms: handover.and_then(|h| h.head.wall_at_start_ms).unwrap_or_else(wall_ms),
     });
@@ -422,7 +422,7 @@ fn prepare(
 
 /// Removes spools of leases that are not in the store. If the store may have lost leases by mistake, the
 /// spools are kept and a warning is returned.
-fn forget_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
+fn remove_unknown_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
     if nobodys.is_empty() {
         return None;
     }
@@ -444,10 +444,10 @@ fn forget_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String> {
 
 /// Marks implausible lease rows as unusable, cleans up launch directories, and returns a warning about
 /// unknown ones.
-fn put_in_order(context: &Context, loaded: &mut Loaded) -> Vec<String> {
-    let own = SupervisorIdentity { scope: &context.scope, line: &context.own_line };
+fn quarantine_and_clean_up(context: &Context, loaded: &mut Loaded) -> Vec<String> {
+    let own = SupervisorIdentity { scope: &context.scope, line: &context.own_ancestry };
     let now = |pid| context.sys.open(pid).ok()?.record();
-    for lease in load::settle(&mut loaded.leases, own, wall_ms(), now) {
+    for lease in load::quarantine_invalid(&mut loaded.leases, own, wall_ms(), now) {
         tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
         context.store.post_lease(&lease);
     }
@@ -498,16 +498,16 @@ fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Acces
 }
 
 /// Removes the empty cgroups that earlier supervisors of this state directory left for ended leases.
-fn tidy_groups(context: &Context, leases: &[Lease]) {
+fn remove_empty_cgroups(context: &Context, leases: &[Lease]) {
     let living = leases.iter().filter(|l| !l.state.is_ended()).map(|l| l.lease_id).collect();
     if let Some(tree) = context.sys.groups() {
-        tree.tidy(&context.holding.subtree, &living);
+        tree.remove_empty_groups(&context.holding.subtree, &living);
     }
 }
 
-fn give_back_groups(context: &Context) {
+fn remove_cgroup_subtree(context: &Context) {
     if let Some(tree) = context.sys.groups() {
-        tree.give_back(&context.holding.subtree);
+        tree.remove_subtree(&context.holding.subtree);
     }
 }
 

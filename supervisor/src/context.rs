@@ -51,7 +51,7 @@ pub struct Context<S: Sys = Linux> {
     /// Scope of this supervisor: boot and namespaces.
     pub scope: PidScope,
     /// Pids of this supervisor and its ancestors at start.
-    pub own_line: HashSet<i32>,
+    pub own_ancestry: HashSet<i32>,
     /// Root pids of the living leases. Reaping one lease never signals the root of another.
     pub roots: Mutex<HashSet<i32>>,
     /// Memory budget shared by the relays of each gateway.
@@ -127,14 +127,14 @@ impl<S: Sys> Context<S> {
             other_roots.remove(&pid);
         }
         // Read again for each call: the pid of an ancestor that has ended may be reused.
-        ProtectedProcesses { own_line: self.sys.own_line(), other_roots }
+        ProtectedProcesses { own_ancestry: self.sys.own_ancestry(), other_roots }
     }
 
     /// True if a process belongs to the tree of a lease. Also true if its ancestors cannot be determined.
     #[must_use]
-    pub fn is_under_care(&self, pid: i32) -> bool {
+    pub fn is_lease_process(&self, pid: i32) -> bool {
         const TRIES_MAX: u32 = 3;
-        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.glance(&handle).cgroup);
+        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.evidence_without_marker(&handle).cgroup);
         if group.is_some_and(|group| self.holding.subtree.is_of_a_lease(&group)) {
             return true;
         }
@@ -177,12 +177,12 @@ impl<S: Sys> Context<S> {
     }
 
     /// Registers a child that an earlier program of this process started.
-    pub fn keep_child(&self, pid: i32) {
+    pub fn track_child(&self, pid: i32) {
         self.children().held.insert(pid);
     }
 
     /// Unregisters a child that was reaped or is no longer managed.
-    pub fn forget_child(&self, pid: i32) {
+    pub fn release_child(&self, pid: i32) {
         self.children().held.remove(&pid);
     }
 
@@ -195,7 +195,7 @@ impl<S: Sys> Context<S> {
     /// Returns the orphans: children that are not registered. Children of a thread that is just starting one
     /// are left for a later call.
     #[must_use]
-    pub fn strays(&self) -> Vec<i32> {
+    pub fn orphans(&self) -> Vec<i32> {
         // Keep the lock while the list is read: meanwhile no start can begin, and no registered pid is freed.
         let children = self.children();
         let stray = |child: &UnreapedChild| {
@@ -206,18 +206,18 @@ impl<S: Sys> Context<S> {
 
     /// Removes the launch directory and cgroup of an ended lease in the background. Await the handle to be
     /// sure that it is done.
-    pub fn leave_nothing(&self, lease: &Lease) -> JoinHandle<()> {
+    pub fn spawn_cleanup(&self, lease: &Lease) -> JoinHandle<()> {
         let (sys, root) = (Arc::clone(&self.sys), self.wrapper_root.clone());
         let leaf = self.holding.subtree.recorded(lease).own().cloned().filter(|_| lease.scope == self.scope);
         let (gateway, lease_id) = (lease.gateway, lease.lease_id);
         tokio::spawn(async move {
             if let Some(leaf) = leaf
-                && let Err(error) = Arc::clone(&sys).aside(move |sys| sys.remove_group(&leaf)).await
+                && let Err(error) = Arc::clone(&sys).run_blocking(move |sys| sys.remove_group(&leaf)).await
             {
                 tracing::warn!(%lease_id, %error, "the control group of a lease stays");
             }
             let Ok(slot) = root.disk().slot().await else { return };
-            let removed = sys.aside(move |_| {
+            let removed = sys.run_blocking(move |_| {
                 root.remove(gateway, lease_id);
                 drop(slot);
                 Ok(())
@@ -229,12 +229,12 @@ impl<S: Sys> Context<S> {
 
     /// Prepares for the end of the process: logs suppressed refusals, and waits for background disk work. A
     /// hanging disk is not waited for.
-    pub async fn settle(&self) {
+    pub async fn finish_disk_work(&self) {
         self.refusals.flush();
         tokio::join!(
-            self.wrapper_root.disk().settle(),
-            self.spools.disk().settle(),
-            self.logs.disk().settle()
+            self.wrapper_root.disk().wait_idle(),
+            self.spools.disk().wait_idle(),
+            self.logs.disk().wait_idle()
         );
     }
 
@@ -245,7 +245,7 @@ impl<S: Sys> Context<S> {
     }
 
     /// Sends an event to the owner.
-    pub async fn tell(&self, event: Event) {
+    pub async fn send_event(&self, event: Event) {
         if self.events.send(event).await.is_err() {
             tracing::debug!("the owner has ended");
         }
@@ -256,14 +256,14 @@ impl<S: Sys> Context<S> {
         &self,
         work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
     ) -> std::io::Result<T> {
-        Arc::clone(&self.sys).aside(work).await
+        Arc::clone(&self.sys).run_blocking(work).await
     }
 
     /// Runs blocking work for a client, in order and with limited concurrency.
     ///
     /// # Errors
     /// Those of `work`.
-    pub async fn blocking_in_turn<T: Send + 'static>(
+    pub async fn blocking_limited<T: Send + 'static>(
         &self,
         work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
     ) -> std::io::Result<T> {

@@ -51,7 +51,7 @@ impl Disk {
     }
 
     /// Waits for all work requested before, with a time limit for a hanging disk.
-    pub async fn settle(&self) {
+    pub async fn wait_idle(&self) {
         let all = tokio::time::timeout(WAIT, self.slots.acquire_many(SLOTS)).await;
         if all.is_err() {
             tracing::warn!("a disk does not answer; work on it is left undone");
@@ -76,7 +76,7 @@ pub async fn run<T: Send + 'static>(
 }
 
 /// Waits for background jobs, with a time limit for a hanging disk.
-pub async fn waited(works: Vec<JoinHandle<()>>) {
+pub async fn wait_for_jobs(works: Vec<JoinHandle<()>>) {
     let all = async {
         for work in works {
             // A panic is already logged.
@@ -124,7 +124,7 @@ mod tests {
         for work in works {
             work.await.unwrap().unwrap();
         }
-        disk.settle().await;
+        disk.wait_idle().await;
         assert_eq!(begun.load(std::sync::atomic::Ordering::Relaxed), 4 * SLOTS, "all of it is done");
     }
 }

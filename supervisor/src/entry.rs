@@ -1,7 +1,7 @@
 //! Entry of the owner's lease table: the row, the channels to its tasks, and state that is not in the row.
 
 use crate::core::lease::Lease;
-use crate::core::retain::{Clocks, EndTime, LostFinding, due_ms, may_be_forgotten};
+use crate::core::retain::{Clocks, EndTime, LostFinding, due_ms, may_be_removed};
 use crate::handle;
 use crate::lease_task::LeaseCmd;
 use crate::link::Responder;
@@ -63,13 +63,13 @@ impl LeaseEntry {
     }
 
     /// True if retention may remove the row.
-    pub(crate) fn may_be_forgotten(&self) -> bool {
-        may_be_forgotten(&self.lease, self.rest)
+    pub(crate) fn may_be_removed(&self) -> bool {
+        may_be_removed(&self.lease, self.rest)
     }
 
     /// True if the sweep checks this lease: no task works on it, and its end is not proved.
-    pub(crate) fn is_left(&self) -> bool {
-        let unproved = self.lease.state == LeaseState::Lost && !self.may_be_forgotten();
+    pub(crate) fn needs_sweep(&self) -> bool {
+        let unproved = self.lease.state == LeaseState::Lost && !self.may_be_removed();
         self.commands.is_none() && (!self.lease.state.is_ended() || unproved)
     }
 
@@ -78,7 +78,7 @@ impl LeaseEntry {
         let mut info = self.lease.info();
         if let Some(rest) = self.rest {
             let between = if info.state_reason.is_empty() { "" } else { "; " };
-            info.state_reason = format!("{}{between}{}", info.state_reason, rest.in_words());
+            info.state_reason = format!("{}{between}{}", info.state_reason, rest.describe());
         }
         if let Some(relay) = &self.relay {
             relay.describe(&mut info);
@@ -87,7 +87,7 @@ impl LeaseEntry {
     }
 
     /// Returns the refusal for a living lease that no task of this supervisor works on.
-    pub(crate) fn left_over(&self) -> Refusal {
+    pub(crate) fn left_over_refusal(&self) -> Refusal {
         let why = format!(
             "lease {} is left over ({}) and not verified gone yet; the sweep looks at it again",
             self.lease.lease_id, self.lease.state

@@ -4,7 +4,7 @@
 use crate::config::{Config, ContainmentSetting};
 use crate::core::cgroup::CgroupSubtree;
 use crate::core::ladder::{
-    CgroupSupport, Containment, ContainmentError, ContainmentLevel, KernelFeatures, choose,
+    CgroupSupport, Containment, ContainmentError, ContainmentLevel, KernelFeatures, select_level,
 };
 use crate::core::lease::{PidScope, ProcessRecord};
 use crate::core::limits::{self, Controllers};
@@ -64,8 +64,8 @@ fn short_id(state_dir: &Path) -> String {
 ///
 /// # Errors
 /// Reason why cgroups cannot be used.
-pub fn place(sys: &Linux, config: &Config, state_dir: &Path) -> Result<CgroupSubtree, CgroupSupport> {
-    cgroup::place(sys.groups(), config.cgroup_root.as_deref(), &short_id(state_dir))
+pub fn cgroup_subtree(sys: &Linux, config: &Config, state_dir: &Path) -> Result<CgroupSubtree, CgroupSupport> {
+    cgroup::choose_subtree(sys.groups(), config.cgroup_root.as_deref(), &short_id(state_dir))
 }
 
 /// Returns the configured limits that have no effect, for all leases and for those of tenants, with the
@@ -94,7 +94,7 @@ pub fn probe(
 ) -> Result<(Linux, KernelFeatures, CgroupSubtree), LaunchDirError> {
     let sys = Linux::new();
     let mut abilities = sys.probe();
-    let placed = place(&sys, config, state_dir);
+    let placed = cgroup_subtree(&sys, config, state_dir);
     let (groups, controllers) = match (config.rung, &placed, sys.groups()) {
         (ContainmentSetting::R2 | ContainmentSetting::R3, _, _) => (CgroupSupport::NotTried, HashSet::new()),
         (ContainmentSetting::Auto | ContainmentSetting::R1, Err(groups), _) => (*groups, HashSet::new()),
@@ -117,16 +117,16 @@ pub fn probe(
 ///
 /// # Errors
 /// [`StartupError`] if a necessary fact is unknown, or the configured level is not available.
-pub fn look_around(
+pub fn probe_and_choose(
     config: &Config,
     state_dir: &Path,
     wrappers: &WrapperRoot,
 ) -> Result<StartupState, StartupError> {
     let (sys, mut abilities, subtree) = probe(config, state_dir, wrappers)?;
-    let rung = choose(&abilities, config.rung)?;
+    let rung = select_level(&abilities, config.rung)?;
     let sys = if rung == ContainmentLevel::R3 { Linux::without_pidfds() } else { sys };
-    let (me, scope) = who_and_where(&sys)?;
-    let limits = limits::held(rung, &abilities, config);
+    let (me, scope) = identify_self(&sys)?;
+    let limits = limits::enforceable_limits(rung, &abilities, config);
     let mut warnings = Vec::new();
     // Without a readable process list, assume existing children.
     let alone = sys.snapshot().is_ok_and(|all| !all.is_empty() && all.iter().all(|p| p.ppid != me.pid));
@@ -157,13 +157,13 @@ pub fn look_around(
 ///
 /// # Errors
 /// [`StartupError::Blind`].
-pub(crate) fn go_on(abilities: KernelFeatures, holding: Containment) -> Result<StartupState, StartupError> {
+pub(crate) fn resume_after_exec(abilities: KernelFeatures, holding: Containment) -> Result<StartupState, StartupError> {
     let sys = if holding.rung == ContainmentLevel::R3 { Linux::without_pidfds() } else { Linux::new() };
-    let (me, scope) = who_and_where(&sys)?;
+    let (me, scope) = identify_self(&sys)?;
     Ok(StartupState { sys: Arc::new(sys), abilities, holding, me, scope, warnings: Vec::new() })
 }
 
-fn who_and_where(sys: &Linux) -> Result<(ProcessRecord, PidScope), StartupError> {
+fn identify_self(sys: &Linux) -> Result<(ProcessRecord, PidScope), StartupError> {
     let scope = sys.here().ok_or(StartupError::Blind("its boot id and pid namespace"))?;
     let me = sys.myself().ok_or(StartupError::Blind("when this process started"))?;
     Ok((me, scope))

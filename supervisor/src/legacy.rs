@@ -4,7 +4,7 @@
 use crate::core::tree::descendants;
 use crate::core::verify::legacy::{LegacyRecord, verify_legacy, verify_legacy_child};
 use crate::core::verify::{Evidence, ProtectedProcesses, Verdict, Verified};
-use crate::sweep::look;
+use crate::sweep::read_evidence;
 use crate::sys::{Signal, SignalError, Sys};
 use serde::Serialize;
 use std::io;
@@ -85,7 +85,7 @@ struct LegacyMember<H> {
 /// The process list cannot be read; no process of that record was signalled.
 pub fn run<S: Sys>(sys: &S, records: &LegacyRecords, grace: Option<Duration>) -> io::Result<Vec<LegacyLine>> {
     let guard =
-        ProtectedProcesses { own_line: sys.own_line(), other_roots: std::collections::HashSet::new() };
+        ProtectedProcesses { own_ancestry: sys.own_ancestry(), other_roots: std::collections::HashSet::new() };
     records.records.iter().map(|record| one(sys, record, records.owner, &guard, grace)).collect()
 }
 
@@ -106,7 +106,7 @@ fn one<S: Sys>(
         survivors: Vec::new(),
     };
     let Some(pid) = record.pid.and_then(|pid| i32::try_from(pid).ok()) else { return Ok(line) };
-    let (handle, evidence) = look(sys, pid);
+    let (handle, evidence) = read_evidence(sys, pid);
     let verdict = judge(sys, record, owner, handle.as_deref(), &evidence, guard);
     (line.verdict, line.why) = (verdict.as_str(), verdict.why().to_owned());
     let (Verdict::Owned(proof), Some(handle)) = (verdict, handle) else { return Ok(line) };
@@ -144,9 +144,9 @@ fn judge<S: Sys>(
     evidence: &Evidence,
     guard: &ProtectedProcesses,
 ) -> Verdict {
-    let live = handle.map(|handle| sys.particulars(handle)).unwrap_or_default();
+    let live = handle.map(|handle| sys.legacy_facts(handle)).unwrap_or_default();
     // If the process was reaped in the meantime, the data may belong to another process.
-    if handle.is_some_and(|handle| !sys.holds_number(handle)) {
+    if handle.is_some_and(|handle| !sys.is_unreaped(handle)) {
         return Verdict::Gone("there is no such process");
     }
     verify_legacy(record, owner, evidence, &live, guard)
@@ -164,8 +164,8 @@ fn grow<S: Sys>(
         if tree.iter().any(|m| m.pid == pid) {
             continue;
         }
-        let (handle, evidence) = look(sys, pid);
-        let parent_holds = tree.iter().find(|m| m.pid == parent).is_some_and(|m| sys.holds_number(&m.handle));
+        let (handle, evidence) = read_evidence(sys, pid);
+        let parent_holds = tree.iter().find(|m| m.pid == parent).is_some_and(|m| sys.is_unreaped(&m.handle));
         if let (true, Some(handle), Verdict::Owned(proof)) =
             (parent_holds, handle, verify_legacy_child(parent, &evidence, guard))
         {
@@ -244,7 +244,7 @@ fn send<S: Sys>(sys: &S, tree: &[LegacyMember<S::Handle>], signal: Signal) {
 
 fn runs<S: Sys>(sys: &S, member: &LegacyMember<S::Handle>) -> bool {
     use crate::core::verify::ProcessState;
-    matches!(sys.glance(&member.handle).life, ProcessState::Running | ProcessState::Unreadable)
+    matches!(sys.evidence_without_marker(&member.handle).life, ProcessState::Running | ProcessState::Unreadable)
 }
 
 fn wait<S: Sys>(sys: &S, tree: &[LegacyMember<S::Handle>], at_most: Duration) {

@@ -46,7 +46,7 @@ pub struct OutgoingQueues {
 
 /// Returns the counted size of a queued message, in bytes. Small messages count 0: the queue length limits
 /// them.
-fn weight(message: &ToClient) -> usize {
+fn queued_size(message: &ToClient) -> usize {
     const LEASE_BYTES: usize = 1024;
     match message {
         ToClient::Reply { result: Ok(Reply::Tail(tail)), .. } => tail.bytes.len(),
@@ -64,7 +64,7 @@ fn weight(message: &ToClient) -> usize {
 impl OutgoingQueues {
     /// Records that a message was written to the socket and is no longer buffered.
     pub fn sent(&self, message: &ToClient) {
-        self.queued_bytes.fetch_sub(weight(message), Ordering::Relaxed);
+        self.queued_bytes.fetch_sub(queued_size(message), Ordering::Relaxed);
     }
 
     /// Records that a reply was written to the socket: its request is no longer in flight.
@@ -120,8 +120,8 @@ impl ConnectionHandle {
     }
 
     /// Queues a message. Ends the connection if its peer does not read.
-    pub fn tell(&self, message: ToClient) {
-        let bytes = weight(&message);
+    pub fn send(&self, message: ToClient) {
+        let bytes = queued_size(&message);
         let over = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > CONTROL_BYTES_MAX;
         if over || matches!(self.control.try_send(message), Err(mpsc::error::TrySendError::Full(_))) {
             tracing::warn!(link = self.id.0, "the peer does not read; its connection is ended");
@@ -131,7 +131,7 @@ impl ConnectionHandle {
 
     /// Queues a refusal; the connection ends after everything queued before is written.
     pub fn refuse(&self, refusal: Refusal) {
-        self.tell(ToClient::Refused(refusal));
+        self.send(ToClient::Refused(refusal));
     }
 }
 
@@ -153,7 +153,7 @@ impl Responder {
     /// Sends the answer.
     pub fn answer(mut self, result: Result<Reply, Refusal>) {
         self.answered = true;
-        self.link.tell(ToClient::Reply { id: self.id, result });
+        self.link.send(ToClient::Reply { id: self.id, result });
     }
 
     /// Sends a refusal.
@@ -167,7 +167,7 @@ impl Drop for Responder {
         if !self.answered {
             let refusal =
                 Refusal::new(RefusalCode::Internal, "the supervisor dropped this request; try again");
-            self.link.tell(ToClient::Reply { id: self.id, result: Err(refusal) });
+            self.link.send(ToClient::Reply { id: self.id, result: Err(refusal) });
         }
     }
 }
@@ -210,7 +210,7 @@ mod tests {
             Reply::Files(Ok(FilesReply::Programs(vec![None, Some(text.clone())]))),
             Reply::SessionLog(piece),
         ] {
-            assert_eq!(weight(&ToClient::Reply { id: 1, result: Ok(reply.clone()) }), 100, "{reply:?}");
+            assert_eq!(queued_size(&ToClient::Reply { id: 1, result: Ok(reply.clone()) }), 100, "{reply:?}");
         }
     }
 }

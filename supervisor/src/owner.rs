@@ -113,9 +113,9 @@ pub(crate) struct ConnectedClient {
 }
 
 /// Maximum time for connections to read the last message.
-pub(crate) const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(crate) const LAST_MESSAGES_WAIT: Duration = Duration::from_secs(1);
 /// Sentinel deadline: the lease task has taken over closing, and the owner does nothing more.
-pub(crate) const TOLD: u64 = u64::MAX;
+pub(crate) const CLOSE_SENT: u64 = u64::MAX;
 /// Time that an agent's end waits for its terminals beyond their own graces, in milliseconds.
 const TERMINALS_SLACK_MS: u64 = 1_000;
 
@@ -219,8 +219,8 @@ impl Owner {
             if self.stopping && self.leases.values().all(|e| e.commands.is_none() || e.stuck) {
                 break;
             }
-            if self.may_freeze()
-                && let Some(frozen) = self.freeze(events).await
+            if self.may_export()
+                && let Some(frozen) = self.export(events).await
             {
                 return OwnerExit::Exported(Box::new(frozen));
             }
@@ -232,7 +232,7 @@ impl Owner {
         }
         // The last messages, including the answer to a Shutdown, are written before the program ends.
         let said = all_ended(self.links.values().map(|c| c.link.end().clone()));
-        drop(tokio::time::timeout(LAST_WORDS, said).await);
+        drop(tokio::time::timeout(LAST_MESSAGES_WAIT, said).await);
         let ground = self.ground.take();
         for door in ground.iter().flat_map(|ground| &ground.doors) {
             door.abort();
@@ -259,8 +259,8 @@ impl Owner {
             Event::Unlinked(id) => self.unlink(id),
             Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
-            Event::Looked(rests) => self.looked(rests),
-            Event::News { gateway, notice } => self.tell(gateway, notice),
+            Event::Looked(rests) => self.record_findings(rests),
+            Event::News { gateway, notice } => self.notify_gateway(gateway, notice),
             Event::TrialFinished(tried) => self.tried(tried),
             Event::Stop => self.stop(),
         }
@@ -272,7 +272,7 @@ impl Owner {
             return;
         };
         let (who, peer) = (connected.who, connected.peer);
-        if let Err(refusal) = self.fence(connected, &body, epoch) {
+        if let Err(refusal) = self.check_epoch(connected, &body, epoch) {
             to.answer(Err(refusal));
             return;
         }
@@ -280,7 +280,7 @@ impl Owner {
     }
 
     /// Refuses requests of an older start of a gateway, and requests without a required epoch.
-    fn fence(&self, connected: &ConnectedClient, body: &Request, epoch: Option<u64>) -> Result<(), Refusal> {
+    fn check_epoch(&self, connected: &ConnectedClient, body: &Request, epoch: Option<u64>) -> Result<(), Refusal> {
         let ClientKind::Gateway(gateway) = connected.who else { return Ok(()) };
         let needs = connected.version >= VERSION_MARKS && body.acts();
         let Some(epoch) = epoch else {
@@ -312,13 +312,13 @@ impl Owner {
     pub(crate) fn detach(&mut self, gateway: GatewayInstanceId) {
         if self.leases.values().any(|e| e.lease.gateway == gateway && !e.lease.state.is_ended()) {
             self.detached_at_ms.insert(gateway, self.context.now_ms());
-            self.wake_anew();
+            self.rearm_timer();
         }
     }
 
     fn spawned(&mut self, lease: Lease, result: Result<Relay, Refusal>, crashed: bool) {
         let id = lease.lease_id;
-        self.wake_anew();
+        self.rearm_timer();
         let now = self.context.now_ms();
         let Some(entry) = self.leases.get_mut(&id) else { return };
         let waiting = std::mem::take(&mut entry.waiting);
@@ -373,7 +373,7 @@ impl Owner {
         entry.stuck = stuck;
         if state.is_ended() {
             entry.commands = None;
-            self.wake_anew();
+            self.rearm_timer();
         }
         let Some(entry) = self.leases.get(&id) else { return };
         let parent = entry.lease.parent();
@@ -384,18 +384,18 @@ impl Owner {
             if matches!(state, LeaseState::Closing | LeaseState::Closed | LeaseState::Lost) {
                 self.files.end(id);
             }
-            self.tell(gateway, Notice::LeaseChanged { lease_id: id, state, reason });
+            self.notify_gateway(gateway, Notice::LeaseChanged { lease_id: id, state, reason });
             self.close_terminals(id, "its agent is ending");
         }
         if let Some(parent) = parent {
-            self.close_when_alone(parent);
+            self.close_after_terminals(parent);
         }
     }
 
     /// Sends a notice to a gateway, if it is connected.
-    fn tell(&self, gateway: GatewayInstanceId, notice: Notice) {
+    fn notify_gateway(&self, gateway: GatewayInstanceId, notice: Notice) {
         for connected in self.links.values().filter(|c| c.who == ClientKind::Gateway(gateway)) {
-            connected.link.tell(ToClient::Notice(notice.clone()));
+            connected.link.send(ToClient::Notice(notice.clone()));
         }
     }
 
@@ -424,16 +424,16 @@ impl Owner {
             return;
         }
         entry.close_at_ms = Some((until, reason.to_owned()));
-        self.wake_anew();
+        self.rearm_timer();
         self.close_terminals(id, "its agent is ending");
-        self.close_when_alone(id);
+        self.close_after_terminals(id);
     }
 
     /// Ends an agent after its terminals have ended, or at the deadline.
-    pub(crate) fn close_when_alone(&mut self, id: LeaseId) {
+    pub(crate) fn close_after_terminals(&mut self, id: LeaseId) {
         let now = self.context.now_ms();
         let asked = self.leases.get(&id).and_then(|entry| entry.close_at_ms.clone());
-        let Some((until, reason)) = asked.filter(|(until, _)| *until != TOLD) else { return };
+        let Some((until, reason)) = asked.filter(|(until, _)| *until != CLOSE_SENT) else { return };
         if now < until && self.terminals(id).next().is_some() {
             return;
         }
@@ -443,8 +443,8 @@ impl Owner {
         if let Some(commands) = &entry.commands
             && commands.try_send(command).is_ok()
         {
-            entry.close_at_ms = Some((TOLD, String::new()));
-            self.wake_anew();
+            entry.close_at_ms = Some((CLOSE_SENT, String::new()));
+            self.rearm_timer();
         }
     }
 
@@ -477,12 +477,12 @@ impl Owner {
         }
         self.stopping = true;
         self.save_progress(None);
-        self.give_up("it is to end");
+        self.cancel_upgrade("it is to end");
         self.close_all(|_| true, "the supervisor ends");
     }
 
     /// Returns the lease, if this client may see it.
-    pub(crate) fn visible(&mut self, who: ClientKind, id: LeaseId) -> Result<&mut LeaseEntry, Refusal> {
+    pub(crate) fn visible_lease(&mut self, who: ClientKind, id: LeaseId) -> Result<&mut LeaseEntry, Refusal> {
         let gateway = match who {
             ClientKind::Admin => None,
             ClientKind::Gateway(gateway) => Some(gateway),
@@ -510,16 +510,16 @@ impl Owner {
     }
 
     /// Returns the relay of a lease: of living streams, or of kept output.
-    pub(crate) fn streams(&mut self, who: ClientKind, id: LeaseId) -> Result<Relay, Refusal> {
+    pub(crate) fn relay_of(&mut self, who: ClientKind, id: LeaseId) -> Result<Relay, Refusal> {
         let context = Arc::clone(&self.context);
-        let entry = self.visible(who, id)?;
+        let entry = self.visible_lease(who, id)?;
         if let Some(relay) = &entry.relay {
             return Ok(relay.clone());
         }
         let ended = |what: &str| Err(Refusal::new(RefusalCode::LeaseEnded, format!("lease {id} {what}")));
         if !entry.lease.state.is_ended() {
             if entry.commands.is_none() {
-                return Err(entry.left_over());
+                return Err(entry.left_over_refusal());
             }
             return Err(
                 Refusal::new(RefusalCode::Busy, format!("lease {id} is being spawned")).retry_after(50)

@@ -50,7 +50,7 @@ impl Owner {
         self.pending.unsaved.insert(gateway);
         if self.pending.save_at_ms.is_none() {
             self.pending.save_at_ms = Some(self.context.now_ms().saturating_add(SAVE_MS));
-            self.wake_anew();
+            self.rearm_timer();
         }
     }
 
@@ -90,7 +90,7 @@ impl Owner {
         let now = self.context.now_ms();
         let end = now.saturating_add(self.context.config.rollback_grace_ms);
         let until = *self.pending.kept_until_ms.entry(gateway).or_insert(end);
-        self.wake_anew();
+        self.rearm_timer();
         let (epoch, event_id) = self
             .installations
             .get(&gateway)
@@ -106,7 +106,7 @@ impl Owner {
     }
 
     /// Describes the gateways that are refused because their database was restored to an older state.
-    pub(crate) fn held_in_words(&self) -> Vec<String> {
+    pub(crate) fn describe_held_agents(&self) -> Vec<String> {
         let now = self.context.now_ms();
         let line = |(gateway, until): (&GatewayInstanceId, &u64)| {
             let left = until.saturating_sub(now);

@@ -7,7 +7,7 @@ use crate::core::lease::{Lease, LeaseEvent, ProcessRecord, ScopeRelation, UNENDE
 use crate::core::reap::{Findings, ReapPlan, ReapStage, plan};
 use crate::core::retain::LostFinding;
 use crate::core::tree::Proc;
-use crate::core::verify::{ProtectedProcesses, SpawnerState, holder};
+use crate::core::verify::{ProtectedProcesses, SpawnerState, spawner_state};
 use crate::disk;
 use crate::sweep::{self, TreeQuery, TreeScan};
 use crate::sys::{Signal, Sys};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval between two checks of signalled processes.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const ROUND_PAUSE: Duration = Duration::from_millis(50);
 
 /// Lease with the processes found and the resulting plan.
 #[derive(Debug)]
@@ -76,13 +76,13 @@ impl<'a> ReapSnapshot<'a> {
 
 /// Determines if a supervisor manages the lease. A lease that this supervisor itself has declared lost is not
 /// managed.
-fn holder_of<S: Sys>(sys: &S, lease: &Lease, watch: &ReaperContext) -> SpawnerState {
+fn judge_spawner<S: Sys>(sys: &S, lease: &Lease, watch: &ReaperContext) -> SpawnerState {
     let given_up = lease.state == LeaseState::Lost || watch.found_again.contains(&lease.lease_id);
     if given_up && lease.supervisor == watch.me {
         return SpawnerState::Dead;
     }
-    let (_, supervisor) = sweep::look(sys, lease.supervisor.pid);
-    holder(lease.supervisor, &lease.scope, &supervisor)
+    let (_, supervisor) = sweep::read_evidence(sys, lease.supervisor.pid);
+    spawner_state(lease.supervisor, &lease.scope, &supervisor)
 }
 
 fn examine<S: Sys>(
@@ -91,7 +91,7 @@ fn examine<S: Sys>(
     watch: &ReaperContext,
     scene: &ReapSnapshot<'_>,
 ) -> ExaminedLease<S::Handle> {
-    let holder = holder_of(sys, lease, watch);
+    let holder = judge_spawner(sys, lease, watch);
     let looked = holder == SpawnerState::Dead && !lease.is_quarantined();
     let (target, guard) = (TreeQuery::of(lease, scene.subtree), scene.guard(lease, &watch.guard));
     let found = if looked {
@@ -195,11 +195,11 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
     let mut ending = ReapState::default();
     loop {
         let kill = context.now_ms() >= term_until;
-        let RoundResult { plans, survivors, targets } = round(context, leases, kill, &mut ending).await?;
+        let RoundResult { plans, survivors, targets } = reap_round(context, leases, kill, &mut ending).await?;
         lines.get_or_insert_with(|| {
             leases.iter().zip(&plans).map(|(lease, plan)| line(lease, plan)).collect()
         });
-        record(context, leases, &plans).await;
+        record_ends(context, leases, &plans).await;
         if targets == 0 {
             return Ok(ReapResult::of(leases, lines, &plans));
         }
@@ -207,7 +207,7 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
             name_survivors(context, leases, &plans, &survivors);
             return Ok(ReapResult::of(leases, lines, &plans));
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(ROUND_PAUSE).await;
     }
 }
 
@@ -231,7 +231,7 @@ struct RoundResult {
 }
 
 /// Checks every lease and signals verified processes: SIGTERM once to each process, SIGKILL after the grace.
-async fn round<S: Sys>(
+async fn reap_round<S: Sys>(
     context: &Arc<Context<S>>,
     leases: &mut [Lease],
     kill: bool,
@@ -255,7 +255,7 @@ async fn round<S: Sys>(
             targets += usize::from(one.found.unknown.is_some() && ending.leases.contains(&lease.lease_id));
         }
     }
-    begin(context, leases, &examined).await;
+    record_closing(context, leases, &examined).await;
     for (lease, one) in leases.iter().zip(&examined) {
         let ReapPlan::Signal(pids) = &one.plan else { continue };
         if kill {
@@ -275,7 +275,7 @@ async fn round<S: Sys>(
 }
 
 /// Records the closing before the first signal, for all leases in as few commits as possible.
-async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], examined: &[ExaminedLease<H>]) {
+async fn record_closing<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], examined: &[ExaminedLease<H>]) {
     let mut begun = HashSet::new();
     for (lease, one) in leases.iter_mut().zip(examined) {
         let was_lost = lease.state == LeaseState::Lost;
@@ -299,7 +299,7 @@ async fn begin<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], exami
     context.store.record_all(&begun, "the reaping of a lease").await;
 }
 
-async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[ReapPlan]) {
+async fn record_ends<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: &[ReapPlan]) {
     let mut ended = HashSet::new();
     for (lease, plan) in leases.iter_mut().zip(plans) {
         let ReapPlan::Mark(event, why) = plan else { continue };
@@ -314,9 +314,9 @@ async fn record<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease], plans: 
     }
     let ended: Vec<&Lease> = leases.iter().filter(|l| ended.contains(&l.lease_id)).collect();
     context.store.record_all(&ended, "the end of a lease").await;
-    let removed: Vec<_> = ended.into_iter().map(|lease| context.leave_nothing(lease)).collect();
+    let removed: Vec<_> = ended.into_iter().map(|lease| context.spawn_cleanup(lease)).collect();
     if !removed.is_empty() {
-        disk::waited(removed).await;
+        disk::wait_for_jobs(removed).await;
     }
 }
 

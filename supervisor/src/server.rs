@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum time for a refused connection to read the reason.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_MESSAGES_WAIT: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent refusals of processes in supervised trees; further ones are closed without a
 /// message.
 const REFUSALS_MAX: usize = 16;
@@ -72,13 +72,13 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
         let peer = client.peer;
         // Agents run as the supervisor's user, but must not control the supervisor (H9). They get no
         // handshake slot, so they cannot displace their gateway or an admin either.
-        if peer.pid.is_some_and(|pid| context.is_under_care(pid)) {
+        if peer.pid.is_some_and(|pid| context.is_lease_process(pid)) {
             if context.may_log(peer.uid, "connection from a supervised tree") {
                 tracing::warn!(uid = peer.uid, pid = peer.pid, "connection from a supervised tree refused");
             }
             if let Ok(permit) = Arc::clone(&told).try_acquire_owned() {
                 tokio::spawn(async move {
-                    drop(tokio::time::timeout(LAST_WORDS, turn_away(client)).await);
+                    drop(tokio::time::timeout(LAST_MESSAGES_WAIT, turn_away(client)).await);
                     drop(permit);
                 });
             }
@@ -127,7 +127,7 @@ async fn connection(
     };
     if !matches!(shaken, Ok(Ok(()))) {
         // The owner may have admitted the client before it disconnected, so the owner is notified.
-        context.tell(Event::Unlinked(id)).await;
+        context.send_event(Event::Unlinked(id)).await;
     }
     match shaken {
         Err(_) => return Err(ConnError::Timeout(within)),
@@ -137,7 +137,7 @@ async fn connection(
                 tracing::info!(link = id.0, uid = client.peer.uid, refusal = refusal.message, "refused");
             }
             let last = denial.message();
-            return tokio::time::timeout(LAST_WORDS, client.sender.send(&last)).await.unwrap_or(Ok(()));
+            return tokio::time::timeout(LAST_MESSAGES_WAIT, client.sender.send(&last)).await.unwrap_or(Ok(()));
         }
         Ok(Err(HandshakeError::Broken(error))) => return Err(error),
         Ok(Ok(())) => {}
@@ -148,7 +148,7 @@ async fn connection(
         () = end.cancelled() => Ok(()),
         result = read(context, client.receiver, &link) => result,
     };
-    context.tell(Event::Unlinked(id)).await;
+    context.send_event(Event::Unlinked(id)).await;
     end.cancel();
     drop(link);
     // The writer ends with the token, without completing the current message.
@@ -194,7 +194,7 @@ async fn handshake(
     // The client's messages are read: waiting for the disk must not occupy a handshake slot.
     drop(place);
     let (answer, answered) = oneshot::channel();
-    context.tell(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer }).await;
+    context.send_event(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer }).await;
     let ending = || Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending");
     let welcome = answered.await.unwrap_or_else(|_| Err(ending().into())).map_err(HandshakeError::Denied)?;
     Ok(client.sender.send(&ToClient::Welcome(welcome)).await?)
@@ -242,7 +242,7 @@ async fn read(
             let why = format!("more than {in_flight_max} unanswered requests");
             return refuse(link, Refusal::new(RefusalCode::TooLarge, why)).await;
         };
-        context.tell(Event::Request { body, epoch, to }).await;
+        context.send_event(Event::Request { body, epoch, to }).await;
     }
     Ok(())
 }
@@ -250,7 +250,7 @@ async fn read(
 /// Sends a refusal and waits briefly until it is written.
 async fn refuse(link: &ConnectionHandle, refusal: Refusal) -> Result<(), ConnError> {
     link.refuse(refusal.clone());
-    drop(tokio::time::timeout(LAST_WORDS, link.end().cancelled()).await);
+    drop(tokio::time::timeout(LAST_MESSAGES_WAIT, link.end().cancelled()).await);
     Err(ConnError::Refused(refusal))
 }
 

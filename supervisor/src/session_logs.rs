@@ -27,7 +27,7 @@ const LOGS_MAX: usize = 1_000;
 /// Maximum size of all logs of one gateway, in bytes, with the same order of removal.
 const GATEWAY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Growth of one log after which the sizes of all logs of its gateway are checked, in bytes.
-const LOOK_BYTES: u64 = 256 * 1024;
+const SIZE_CHECK_BYTES: u64 = 256 * 1024;
 
 /// Size limits of logs, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -269,7 +269,7 @@ fn append_to_file(dir: &Path, text: &[u8], limits: LogLimits) -> io::Result<()> 
         last => dir.join(format!("{:020}.log", last.map_or(0, |part| part.start + part.bytes))),
     };
     let is_new = parts.last().is_none_or(|part| part.path != path);
-    let looks = |part: &LogFile| part.bytes / LOOK_BYTES < (part.bytes + text.len() as u64) / LOOK_BYTES;
+    let looks = |part: &LogFile| part.bytes / SIZE_CHECK_BYTES < (part.bytes + text.len() as u64) / SIZE_CHECK_BYTES;
     if is_new || parts.last().is_some_and(looks) {
         make_room(dir, text.len() as u64, limits);
     }
@@ -415,7 +415,7 @@ mod tests {
             log.write(&line(&format!("{gateway} {key}")));
             log.write(&note("a second piece"));
         }
-        logs.disk().settle().await;
+        logs.disk().wait_idle().await;
         let said = async |gateway, key| {
             let piece = logs.read(gateway, key, LogFrom::Offset(0), 1 << 20).await.unwrap();
             String::from_utf8(piece.bytes).unwrap()
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!((said(mine, &two).await, said(other, &one).await), (String::new(), String::new()));
         logs.remove(mine, &one);
         tokio::task::yield_now().await;
-        logs.disk().settle().await;
+        logs.disk().wait_idle().await;
         assert_eq!(said(mine, &one).await, "");
     }
 
@@ -439,7 +439,7 @@ mod tests {
         let lines: Vec<String> = (0..200).map(|n| format!("line {n}\n")).collect();
         lines.iter().for_each(|line| logs.log(gateway, &key).write(line));
         tokio::task::yield_now().await;
-        logs.disk().settle().await;
+        logs.disk().wait_idle().await;
         let piece = logs.read(gateway, &key, LogFrom::Offset(0), 1 << 20).await.unwrap();
         assert_eq!(String::from_utf8(piece.bytes).unwrap(), lines.concat());
     }
@@ -460,7 +460,7 @@ mod tests {
         assert!(log.pending().text.len() <= PENDING_BYTES_MAX);
         drop(held);
         tokio::task::yield_now().await;
-        logs.disk().settle().await;
+        logs.disk().wait_idle().await;
         let piece = logs.read(gateway, &key, LogFrom::End(200), 1_000).await.unwrap();
         assert!(String::from_utf8(piece.bytes).unwrap().contains("bytes were left out"));
         assert!(piece.end < 2 * PENDING_BYTES_MAX as u64, "{}", piece.end);

@@ -45,7 +45,7 @@ impl TerminationSignals {
         let mut record = [0; 128];
         while self.pending.readable().await.is_ok() {
             match self.pending.try_read(&mut record) {
-                Ok(_) => context.tell(Event::Stop).await,
+                Ok(_) => context.send_event(Event::Stop).await,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     tracing::error!(%error, "signals can no longer be received");

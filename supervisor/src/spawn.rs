@@ -59,7 +59,7 @@ impl SpawnStep {
 }
 
 /// Stage name of a failed exec; all other stages with `ELOOP` concern a directory.
-const EXEC: &str = "exec";
+const EXEC_STAGE: &str = "exec";
 
 /// Spawn request of a gateway.
 #[derive(Debug, Clone)]
@@ -129,14 +129,14 @@ pub enum SpawnError {
 impl SpawnError {
     /// True if the agent, not this machine, caused the failure: such a start counts as a crash.
     #[must_use]
-    pub fn is_the_agents(&self) -> bool {
-        matches!(self, Self::Exec { .. } | Self::Timeout) && !self.leads_elsewhere()
+    pub fn is_agent_fault(&self) -> bool {
+        matches!(self, Self::Exec { .. } | Self::Timeout) && !self.is_redirected_directory()
     }
 
     /// True if a directory of the session has become a link.
-    fn leads_elsewhere(&self) -> bool {
+    fn is_redirected_directory(&self) -> bool {
         let (Self::Setup { stage, error } | Self::Exec { stage, error, .. }) = self else { return false };
-        stage != EXEC && error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
+        stage != EXEC_STAGE && error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
     }
 
     /// Returns the refusal for the gateway.
@@ -151,7 +151,7 @@ impl SpawnError {
         let code = match self {
             Self::Refused(refusal) => return refusal.clone(),
             Self::Store(_) => RefusalCode::StoreUnavailable,
-            Self::Setup { .. } | Self::Exec { .. } if self.leads_elsewhere() => RefusalCode::NotAuthorised,
+            Self::Setup { .. } | Self::Exec { .. } if self.is_redirected_directory() => RefusalCode::NotAuthorised,
             Self::LaunchDir(_)
             | Self::Io { .. }
             | Self::Control(_)
@@ -166,7 +166,7 @@ impl SpawnError {
     }
 }
 
-fn doing(what: &'static str) -> impl FnOnce(io::Error) -> SpawnError {
+fn io_context(what: &'static str) -> impl FnOnce(io::Error) -> SpawnError {
     move |source| SpawnError::Io { what, source }
 }
 
@@ -203,10 +203,10 @@ pub async fn start<S: Sys>(
     let spec = &asked.spec;
     let customer = Requester { gateway: lease.gateway, uid: lease.owner_uid, gid: asked.gid };
     let places = SpawnDirectories { cwd: Some(spec.cwd.clone()), roots: spec.roots.clone() };
-    let confined = confine(context, customer, confine::Start { env: spec.env.clone(), places }).await?;
+    let confined = confine(context, customer, confine::ConfinementInput { env: spec.env.clone(), places }).await?;
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
-    let (theirs, ours) = ends(&spec.kind).map_err(doing("make the adapter's pipes"))?;
+    let (theirs, ours) = make_pipes(&spec.kind).map_err(io_context("make the adapter's pipes"))?;
     let limits = caps_of(&context.tenants, context.holding.limits, lease.owner_uid, lease.gateway);
     let group = context.holding.leaf(lease.lease_id).map(|leaf| (leaf, limits));
     let wrapper = start_wrapper(context, context.wrapper_root.clone(), launch, group).await?;
@@ -238,13 +238,13 @@ pub(crate) async fn start_wrapper<S: Sys>(
     launch: Launch,
     group: Option<(LeaseCgroup, CgroupLimits)>,
 ) -> Result<RunningWrapper<S>, SpawnError> {
-    let (their_control, our_control) = packet::control_pair().map_err(doing("make the control socket"))?;
-    packet::pass_credentials(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
+    let (their_control, our_control) = packet::control_pair().map_err(io_context("make the control socket"))?;
+    packet::pass_credentials(our_control.as_fd()).map_err(io_context("prepare the control socket"))?;
     if context.abilities.scm_pidfd {
-        linux::pass_pidfd(our_control.as_fd()).map_err(doing("prepare the control socket"))?;
+        linux::pass_pidfd(our_control.as_fd()).map_err(io_context("prepare the control socket"))?;
     }
     let at = Arc::clone(context);
-    let slot = root.disk().slot().await.map_err(doing("reach the launch directories"))?;
+    let slot = root.disk().slot().await.map_err(io_context("reach the launch directories"))?;
     let started = context.blocking(move |_| {
         let prepared = prepare(&at, &root, &launch, group.as_ref(), &their_control);
         drop(slot);
@@ -252,13 +252,13 @@ pub(crate) async fn start_wrapper<S: Sys>(
     });
     let started = started.await;
     let PreparedWrapper { path, handle, unlimited } =
-        started.unwrap_or_else(|e| Err(doing("start the wrapper")(e)))?;
+        started.unwrap_or_else(|e| Err(io_context("start the wrapper")(e)))?;
     let pid = handle.pid();
     let watched = Child::new(Arc::clone(&context.sys), handle)
-        .map_err(doing("watch the wrapper"))
-        .and_then(|child| Ok((child, Control::new(our_control).map_err(doing("watch the control socket"))?)));
+        .map_err(io_context("watch the wrapper"))
+        .and_then(|child| Ok((child, Control::new(our_control).map_err(io_context("watch the control socket"))?)));
     // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
-    let (child, control) = watched.inspect_err(|_| context.forget_child(pid))?;
+    let (child, control) = watched.inspect_err(|_| context.release_child(pid))?;
     Ok(RunningWrapper { child, control, path, unlimited })
 }
 
@@ -279,19 +279,19 @@ fn prepare<S: Sys>(
 ) -> Result<PreparedWrapper<S::Handle>, SpawnError> {
     let path = root.make(launch)?.wrapper;
     let unlimited = group.map_or(Ok(Vec::new()), |(leaf, limits)| context.sys.make_group(leaf, limits));
-    let unlimited = unlimited.map_err(doing("make the control group"))?;
-    let handle = exec(context, &path, launch, control)?;
+    let unlimited = unlimited.map_err(io_context("make the control group"))?;
+    let handle = start_wrapper_process(context, &path, launch, control)?;
     // The wrapper waits for its first message, so its later children start inside the cgroup.
     if let Some(Err(error)) = group.map(|(leaf, _)| context.sys.join_group(leaf, &handle)) {
         // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
-        context.forget_child(handle.pid());
-        return Err(doing("move the wrapper into its control group")(error));
+        context.release_child(handle.pid());
+        return Err(io_context("move the wrapper into its control group")(error));
     }
     Ok(PreparedWrapper { path, handle, unlimited })
 }
 
 /// Returns the reason text of a running lease.
-fn runs(unlimited: &[String]) -> String {
+fn running_reason(unlimited: &[String]) -> String {
     if unlimited.is_empty() {
         return "the adapter runs".to_owned();
     }
@@ -316,7 +316,7 @@ fn launch(lease: &Lease, spec: &Spawn, confined: AdapterStart) -> Launch {
     }
 }
 
-fn ends(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], PipeEnds)> {
+fn make_pipes(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], PipeEnds)> {
     let pair = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from);
     match kind {
         LeaseKind::Agent => {
@@ -342,7 +342,7 @@ fn ends(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], PipeEnds)> {
 /// its fork and exec.
 const BUSY_TRIES_MAX: u32 = 20;
 
-fn exec<S: Sys>(
+fn start_wrapper_process<S: Sys>(
     context: &Context<S>,
     wrapper: &Path,
     launch: &Launch,
@@ -363,7 +363,7 @@ fn exec<S: Sys>(
                 tries += 1;
                 std::thread::sleep(Duration::from_millis(2));
             }
-            other => break other.map_err(doing("start the wrapper"))?,
+            other => break other.map_err(io_context("start the wrapper"))?,
         }
     };
     // The child is not reaped, so its pid cannot be reused.
@@ -372,10 +372,10 @@ fn exec<S: Sys>(
     }
     context.sys.open_child(pid).map_err(|error| {
         // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
-        context.forget_child(pid);
+        context.release_child(pid);
         match error {
             OpenError::Gone => SpawnError::Wrapper(SpawnStep::Start),
-            OpenError::Io(source) => doing("open the wrapper")(source),
+            OpenError::Io(source) => io_context("open the wrapper")(source),
         }
     })
 }
@@ -385,19 +385,19 @@ fn exec<S: Sys>(
 /// # Errors
 /// [`SpawnError`]. The wrapper may still run: the caller closes its control socket, which ends it, and cleans
 /// up.
-pub async fn go<S: Sys>(
+pub async fn bind_and_release<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &mut Lease,
     spec: &Spawn,
     started: &mut StartedWrapper<S>,
 ) -> Result<(), SpawnError> {
     let within = Duration::from_millis(context.config.spawn_ms);
-    tokio::time::timeout(within, steps(context, lease, spec, started))
+    tokio::time::timeout(within, run_start_steps(context, lease, spec, started))
         .await
         .unwrap_or(Err(SpawnError::Timeout))
 }
 
-async fn steps<S: Sys>(
+async fn run_start_steps<S: Sys>(
     context: &Arc<Context<S>>,
     lease: &mut Lease,
     spec: &Spawn,
@@ -410,7 +410,7 @@ async fn steps<S: Sys>(
     context.store.save_lease(lease).await?;
     let program = spec.argv.first().map_or("", String::as_str);
     release(context, &started.child, &started.control, program).await?;
-    lease.apply(LeaseEvent::Run, &runs(&started.unlimited))?;
+    lease.apply(LeaseEvent::Run, &running_reason(&started.unlimited))?;
     context.store.post_lease(lease);
     Ok(())
 }
@@ -425,10 +425,10 @@ pub(crate) async fn fork<S: Sys>(
     let fds = [stdio[0].as_fd(), stdio[1].as_fd(), stdio[2].as_fd()];
     // A wrapper whose setup failed may have ended already: then its last message has the reason.
     let sent = control.send(&ToWrapper::Launch, &fds);
-    let heard = match said(context, child, control).await? {
+    let heard = match recv_message(context, child, control).await? {
         // If the launch message was not read, the socket reports its end before the wrapper's messages.
         None => {
-            let mut words = control.last_words().into_iter();
+            let mut words = control.drain_messages().into_iter();
             words.find_map(|heard| heard.from(context.sys.as_ref(), child.handle()).ok()?.ok())
         }
         heard => heard,
@@ -452,7 +452,7 @@ pub(crate) async fn release<S: Sys>(
     program: &str,
 ) -> Result<(), SpawnError> {
     control.send(&ToWrapper::Go, &[])?;
-    match said(context, child, control).await? {
+    match recv_message(context, child, control).await? {
         Some(FromWrapper::Running) => Ok(()),
         Some(FromWrapper::ExecFailed { errno, stage }) => {
             let (program, error) = (program.to_owned(), io::Error::from_raw_os_error(errno));
@@ -464,7 +464,7 @@ pub(crate) async fn release<S: Sys>(
 
 /// Receives the next message of the wrapper; `None` if it has closed its end. A message of another process is
 /// an error.
-async fn said<S: Sys>(
+async fn recv_message<S: Sys>(
     context: &Context<S>,
     child: &Child<S>,
     control: &Control,
@@ -492,10 +492,10 @@ fn verify<S: Sys>(
 ) -> Result<BoundProcesses, SpawnError> {
     let check = |holds: bool, why: &'static str| if holds { Ok(()) } else { Err(SpawnError::Mismatch(why)) };
     check(wrapper_pid == wrapper.pid(), "the wrapper names another pid than that of the child")?;
-    let w = context.sys.glance(wrapper);
+    let w = context.sys.evidence_without_marker(wrapper);
     check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
     let adapter = context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch(NO_ADAPTER))?;
-    let a = context.sys.glance(&adapter);
+    let a = context.sys.evidence_without_marker(&adapter);
     check(!matches!(a.life, ProcessState::Zombie | ProcessState::Gone), NO_ADAPTER)?;
     check(a.ppid == Some(wrapper_pid), "the adapter is no child of the wrapper")?;
     check(a.pgid == Some(adapter_pid), "the adapter does not lead a group of its own")?;
@@ -507,7 +507,7 @@ fn verify<S: Sys>(
 }
 
 /// Creates a callback that notifies a gateway of the end of its terminal, on any connection.
-pub(crate) fn news_of_exit(
+pub(crate) fn exit_notifier(
     events: tokio::sync::mpsc::Sender<crate::owner::Event>,
     gateway: acp_shared::ids::GatewayInstanceId,
 ) -> relay::terminal::OnExit {
@@ -520,7 +520,7 @@ pub(crate) fn news_of_exit(
 impl<S: Sys> StartedWrapper<S> {
     /// Creates the relay for the streams of the running adapter, and closes the own copies of its ends.
     #[must_use]
-    pub fn into_relay(
+    pub fn start_relay(
         self,
         context: &Arc<Context<S>>,
         lease: &Lease,
@@ -538,7 +538,7 @@ impl<S: Sys> StartedWrapper<S> {
                     LeaseKind::Agent => 0,
                 };
                 let bytes_max = crate::config::size(asked.min(context.config.terminal_bytes_max));
-                let on_exit = news_of_exit(context.events.clone(), lease.gateway);
+                let on_exit = exit_notifier(context.events.clone(), lease.gateway);
                 relay::terminal::start(lease.lease_id, output, bytes_max, on_exit)
             }
         };

@@ -57,7 +57,7 @@ impl TreeQuery {
             not_before_ticks: lease.bound.map_or(lease.supervisor.start_ticks, |b| b.wrapper.start_ticks),
             leaf,
             strange,
-            known: lease.last_evidence_json.as_deref().map(last_seen).unwrap_or_default(),
+            known: lease.last_evidence_json.as_deref().map(parse_known_processes).unwrap_or_default(),
         }
     }
 
@@ -107,7 +107,7 @@ struct ProcessJson {
 }
 
 /// Returns the processes of a lease's recorded evidence; none if it cannot be parsed.
-fn last_seen(json: &str) -> Vec<ProcessRecord> {
+fn parse_known_processes(json: &str) -> Vec<ProcessRecord> {
     #[derive(serde::Deserialize)]
     struct Record {
         tree: Vec<ProcessJson>,
@@ -143,7 +143,7 @@ impl<H> Default for TreeScan<H> {
 impl<H> TreeScan<H> {
     /// Returns the processes to kill, parents before children. The wrapper is excluded while other processes
     /// of the tree are, or may be, alive.
-    pub fn doomed(&self) -> impl DoubleEndedIterator<Item = &TreeMember<H>> {
+    pub fn kill_targets(&self) -> impl DoubleEndedIterator<Item = &TreeMember<H>> {
         let spares_root = self.members.iter().any(|m| !m.is_root) || !self.unread.is_empty();
         self.members.iter().filter(move |m| !(spares_root && m.is_root))
     }
@@ -158,7 +158,7 @@ impl<H> TreeScan<H> {
     /// now.
     #[must_use]
     pub fn survivors(&self) -> String {
-        let named = self.doomed().map(|m| format!("{} ({})", m.pid, m.name));
+        let named = self.kill_targets().map(|m| format!("{} ({})", m.pid, m.name));
         let unread = self.untold.iter().map(|r| r.pid).chain(self.unread.iter().copied());
         let unread = unread.map(|pid| format!("{pid} (cannot be read)"));
         named.chain(unread).collect::<Vec<_>>().join(", ")
@@ -196,24 +196,24 @@ impl<H> TreeScan<H> {
 }
 
 /// Reads the full evidence of a process. The returned handle is the one that the evidence was read through.
-pub fn look<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
-    look_by(sys, pid, |handle| sys.evidence(handle))
+pub fn read_evidence<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
+    read_evidence_with(sys, pid, |handle| sys.evidence(handle))
 }
 
 /// Reads the evidence of a process without its environment, if its lease is known by other means.
-pub fn glance<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
-    look_by(sys, pid, |handle| sys.glance(handle))
+pub fn read_evidence_without_env<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
+    read_evidence_with(sys, pid, |handle| sys.evidence_without_marker(handle))
 }
 
 /// Reads the evidence of a recorded process; without its environment if the inode identifies it.
-fn look_for<S: Sys>(sys: &S, process: ProcessRecord) -> (Option<Arc<S::Handle>>, Evidence) {
-    look_by(sys, process.pid, |handle| {
+fn read_recorded_process<S: Sys>(sys: &S, process: ProcessRecord) -> (Option<Arc<S::Handle>>, Evidence) {
+    read_evidence_with(sys, process.pid, |handle| {
         let told = process.inode.is_some() && handle.inode().is_some();
-        if told { sys.glance(handle) } else { sys.evidence(handle) }
+        if told { sys.evidence_without_marker(handle) } else { sys.evidence(handle) }
     })
 }
 
-fn look_by<S: Sys>(
+fn read_evidence_with<S: Sys>(
     sys: &S,
     pid: i32,
     read: impl FnOnce(&S::Handle) -> Evidence,
@@ -267,16 +267,16 @@ struct TreeSearch<'a, S: Sys> {
 }
 
 impl<S: Sys> TreeSearch<'_, S> {
-    fn root(&mut self, process: ProcessRecord) {
-        let (handle, evidence) = look_for(self.sys, process);
-        let verdict = self.judge(process, &evidence);
+    fn check_root(&mut self, process: ProcessRecord) {
+        let (handle, evidence) = read_recorded_process(self.sys, process);
+        let verdict = self.verify_recorded(process, &evidence);
         // A recorded process leads its own group; the kernel checks it if it is unreadable here.
         let leads_group = evidence.pgid.is_none_or(|pgid| pgid == process.pid);
-        self.take(&evidence, handle, leads_group, verdict);
+        self.record_verdict(&evidence, handle, leads_group, verdict);
     }
 
     /// Verifies the evidence against the record. For a verdict of "not ours", notes doubt about the identity.
-    fn judge(&mut self, process: ProcessRecord, evidence: &Evidence) -> Verdict {
+    fn verify_recorded(&mut self, process: ProcessRecord, evidence: &Evidence) -> Verdict {
         let claim = self.target.claim(process);
         let verdict = verify(&claim, evidence, self.guard);
         if matches!(verdict, Verdict::NotOurs(_)) {
@@ -287,24 +287,24 @@ impl<S: Sys> TreeSearch<'_, S> {
 
     /// Checks a process verified by an earlier search. The record does not say if the process led a group of
     /// the lease.
-    fn known(&mut self, process: ProcessRecord) {
-        let (handle, evidence) = look_for(self.sys, process);
-        let verdict = self.judge(process, &evidence);
+    fn check_known(&mut self, process: ProcessRecord) {
+        let (handle, evidence) = read_recorded_process(self.sys, process);
+        let verdict = self.verify_recorded(process, &evidence);
         if matches!(verdict, Verdict::Unknown(_)) {
             self.found.untold.push(process);
         }
-        self.take(&evidence, handle, false, verdict);
+        self.record_verdict(&evidence, handle, false, verdict);
     }
 
-    fn member(&mut self, pid: i32, kin: MembershipBasis<'_>) {
+    fn check_member(&mut self, pid: i32, kin: MembershipBasis<'_>) {
         let (handle, evidence) = match kin {
-            MembershipBasis::Marked { .. } => look(self.sys, pid),
-            MembershipBasis::ChildOf(_) | MembershipBasis::InCgroup(_) => glance(self.sys, pid),
+            MembershipBasis::Marked { .. } => read_evidence(self.sys, pid),
+            MembershipBasis::ChildOf(_) | MembershipBasis::InCgroup(_) => read_evidence_without_env(self.sys, pid),
         };
         if let MembershipBasis::ChildOf(parent) = kin {
             // The parent's pid identifies the verified parent only if it was not reaped until now.
             let parent = self.found.members.iter().find(|m| m.pid == parent);
-            if !parent.is_some_and(|m| self.sys.holds_number(&m.handle)) {
+            if !parent.is_some_and(|m| self.sys.is_unreaped(&m.handle)) {
                 return;
             }
         }
@@ -316,10 +316,10 @@ impl<S: Sys> TreeSearch<'_, S> {
         }
         // A group led by a descendant has only processes of the tree. A marker alone does not prove this.
         let leads_group = !matches!(kin, MembershipBasis::Marked { .. }) && evidence.pgid == Some(pid);
-        self.take(&evidence, handle, leads_group, verdict);
+        self.record_verdict(&evidence, handle, leads_group, verdict);
     }
 
-    fn take(&mut self, now: &Evidence, handle: Option<Arc<S::Handle>>, leads_group: bool, verdict: Verdict) {
+    fn record_verdict(&mut self, now: &Evidence, handle: Option<Arc<S::Handle>>, leads_group: bool, verdict: Verdict) {
         match (verdict, handle) {
             (Verdict::Owned(proof), Some(handle)) => {
                 let pid = now.pid;
@@ -349,12 +349,12 @@ impl<S: Sys> TreeSearch<'_, S> {
         }
     }
 
-    fn in_group(&mut self, leaf: &LeaseCgroup) {
+    fn scan_cgroup(&mut self, leaf: &LeaseCgroup) {
         match self.sys.group_members(leaf) {
             Ok(members) => {
                 for pid in &members.pids {
                     if !self.seen.contains(pid) {
-                        self.member(*pid, MembershipBasis::InCgroup(leaf.path()));
+                        self.check_member(*pid, MembershipBasis::InCgroup(leaf.path()));
                     }
                 }
                 if members.populated && members.pids.is_empty() {
@@ -368,27 +368,27 @@ impl<S: Sys> TreeSearch<'_, S> {
         }
     }
 
-    fn walk_down(&mut self, snapshot: &[Proc]) {
+    fn scan_descendants(&mut self, snapshot: &[Proc]) {
         let roots: Vec<i32> = self.found.members.iter().map(|m| m.pid).collect();
         for (pid, parent) in descendants(snapshot, &roots) {
             if !self.seen.contains(&pid) {
-                self.member(pid, MembershipBasis::ChildOf(parent));
+                self.check_member(pid, MembershipBasis::ChildOf(parent));
             }
         }
-        if self.sys.hides() {
-            self.hidden_below();
+        if self.sys.may_hide_processes() {
+            self.scan_hidden_children();
         }
     }
 
     /// Searches for children that the process list hides, and their descendants.
-    fn hidden_below(&mut self) {
+    fn scan_hidden_children(&mut self) {
         let mut next = 0;
         while let Some(member) = self.found.members.get(next) {
             next += 1;
             let (parent, children) = (member.pid, self.sys.children_of(&member.handle));
             for pid in children {
                 if !self.seen.contains(&pid) {
-                    self.member(pid, MembershipBasis::ChildOf(parent));
+                    self.check_member(pid, MembershipBasis::ChildOf(parent));
                 }
             }
         }
@@ -396,7 +396,7 @@ impl<S: Sys> TreeSearch<'_, S> {
 
     /// Checks the recorded but unrecognised cgroup. Its processes are not signalled; while it has any, their
     /// membership in the tree is unknown.
-    fn in_strange_group(&mut self, strange: &UnknownCgroup) {
+    fn scan_unknown_cgroup(&mut self, strange: &UnknownCgroup) {
         match self.sys.group_populated(strange) {
             Ok(false) => {}
             Ok(true) => self.found.unknown = self.found.unknown.or(Some(STRANGE)),
@@ -438,26 +438,26 @@ pub fn find<S: Sys>(
         }
     }
     for process in target.bound.iter().flat_map(|b| [b.wrapper, b.adapter]) {
-        search.root(process);
+        search.check_root(process);
     }
-    search.walk_down(snapshot);
+    search.scan_descendants(snapshot);
     for process in &target.known {
         if !search.seen.contains(&process.pid) {
-            search.known(*process);
+            search.check_known(*process);
         }
     }
     if let Some(leaf) = &target.leaf {
-        search.in_group(leaf);
+        search.scan_cgroup(leaf);
     }
     if let Some(strange) = &target.strange {
-        search.in_strange_group(strange);
+        search.scan_unknown_cgroup(strange);
     }
     for pid in marked {
         if !search.seen.contains(pid) {
-            search.member(*pid, MembershipBasis::Marked { since_ticks: search.since_ticks });
+            search.check_member(*pid, MembershipBasis::Marked { since_ticks: search.since_ticks });
         }
     }
-    search.walk_down(snapshot);
+    search.scan_descendants(snapshot);
     search.found
 }
 
@@ -495,7 +495,7 @@ pub fn find_now<S: Sys>(
 /// reason.
 pub fn signal_all<S: Sys>(sys: &S, found: &TreeScan<S::Handle>, signal: Signal) -> Vec<(i32, &'static str)> {
     match signal {
-        Signal::Kill => signal_each(sys, found.doomed().rev(), signal),
+        Signal::Kill => signal_each(sys, found.kill_targets().rev(), signal),
         Signal::Term | Signal::Cont | Signal::Stop => signal_each(sys, found.members.iter().rev(), signal),
     }
 }
@@ -547,7 +547,7 @@ pub fn kill_group<S: Sys>(sys: &S, target: &TreeQuery, guard: &ProtectedProcesse
 
 /// Sends SIGKILL to the processes that the process list alone attributes to the tree. Environments are read
 /// later: a process whose environment read hangs delays nothing.
-fn kill_at_once<S: Sys>(sys: &S, target: &mut TreeQuery, guard: &ProtectedProcesses) -> io::Result<()> {
+fn kill_listed<S: Sys>(sys: &S, target: &mut TreeQuery, guard: &ProtectedProcesses) -> io::Result<()> {
     let found = find(sys, target, guard, &sys.snapshot()?, &[]);
     // A process with a marker may exist as well: the wrapper is spared until that is known.
     let spared = found.members.iter().position(|m| m.is_root);
@@ -573,7 +573,7 @@ pub fn kill<S: Sys>(
     let mut empty = 0;
     let target = &mut target.clone();
     kill_group(sys, target, guard, GROUP_WAIT);
-    kill_at_once(sys, target, guard)?;
+    kill_listed(sys, target, guard)?;
     let mut found = find_now(sys, target, guard)?;
     for _ in 0..rounds_max {
         if found.is_gone() {

@@ -15,7 +15,7 @@ mod text;
 mod upgrade;
 mod watch;
 
-use crate::handover::{Handover, ResumeError, go_back};
+use crate::handover::{Handover, ResumeError, exec_previous};
 use acp_shared::conn::Client;
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
 use acp_shared::redact::Secret;
@@ -200,7 +200,7 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     if let (Some(handover), Some(why)) = (handover, why) {
-        let failed = go_back(handover, &why);
+        let failed = exec_previous(handover, &why);
         tracing::error!(error = %failed, "nor does the program before");
     }
     code

@@ -96,7 +96,7 @@ pub struct StartDelay {
 impl StartDelay {
     /// Describes the crashes and the time of the next start.
     #[must_use]
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         let seconds = self.retry_after_ms.div_ceil(1_000);
         let what = if self.looping { ": a crash loop" } else { "" };
         format!(
@@ -191,7 +191,7 @@ impl Backoff {
     }
 
     /// Imports the records of an earlier program image, trimmed to the current limits.
-    pub fn recall(&mut self, known: Vec<(AgentKey, CrashRecord)>) {
+    pub fn restore(&mut self, known: Vec<(AgentKey, CrashRecord)>) {
         let keep = self.keep();
         self.crashes.extend(known.into_iter().map(|(agent, mut crashes)| {
             crashes.at_ms.drain(..crashes.at_ms.len().saturating_sub(keep));
@@ -340,7 +340,7 @@ mod tests {
         let told = serde_json::to_vec(&backoff.crashes()).unwrap_or_default();
         let recalled = |limits| {
             let mut next = Backoff::new(limits);
-            next.recall(serde_json::from_slice(&told).unwrap_or_default());
+            next.restore(serde_json::from_slice(&told).unwrap_or_default());
             next
         };
         let held = backoff.may_start(13, &agent);

@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn h21_a_group_with_somebody_else_in_it_is_never_killed_at_once() {
         let leaf = CgroupSubtree::new("/", "ab").leaf(fixture::lease().lease_id);
-        let guard = ProtectedProcesses { own_line: HashSet::from([10, 9]), other_roots: HashSet::from([70]) };
+        let guard = ProtectedProcesses { own_ancestry: HashSet::from([10, 9]), other_roots: HashSet::from([70]) };
         let some = Some(&leaf);
         for (name, leaf, listed, by_group) in [
             ("its own tree", some, Some([100, 101].as_slice()), true),

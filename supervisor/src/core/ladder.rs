@@ -244,7 +244,7 @@ pub struct ContainmentError {
 }
 
 /// Returns the obstacle to a level; `None` if the level is available.
-fn missing(rung: ContainmentLevel, abilities: &KernelFeatures) -> Option<&'static str> {
+fn unmet_requirement(rung: ContainmentLevel, abilities: &KernelFeatures) -> Option<&'static str> {
     const NO_LIST: &str = "/proc does not list processes; mount it";
     const NO_SIGNALS: &str =
         "pidfd_send_signal does not work; the kernel is older than 5.1, or a seccomp filter forbids it";
@@ -267,7 +267,7 @@ fn missing(rung: ContainmentLevel, abilities: &KernelFeatures) -> Option<&'stati
 ///
 /// # Errors
 /// [`ContainmentError`] if a level is configured by name and not available: it is never replaced by another.
-pub fn choose(
+pub fn select_level(
     abilities: &KernelFeatures,
     wish: ContainmentSetting,
 ) -> Result<ContainmentLevel, ContainmentError> {
@@ -278,10 +278,10 @@ pub fn choose(
         ContainmentSetting::R3 => Some(ContainmentLevel::R3),
     };
     match asked {
-        Some(rung) => missing(rung, abilities).map_or(Ok(rung), |why| Err(ContainmentError { rung, why })),
+        Some(rung) => unmet_requirement(rung, abilities).map_or(Ok(rung), |why| Err(ContainmentError { rung, why })),
         None => Ok(ContainmentLevel::ALL
             .into_iter()
-            .find(|r| missing(*r, abilities).is_none())
+            .find(|r| unmet_requirement(*r, abilities).is_none())
             .unwrap_or(ContainmentLevel::R4)),
     }
 }
@@ -327,24 +327,24 @@ impl ContainmentLevel {
 
 /// Explains all levels, best first, for this host and configuration.
 #[must_use]
-pub fn explain(abilities: &KernelFeatures, config: &Config) -> Vec<ContainmentReport> {
-    let chosen = choose(abilities, config.rung).ok();
-    let why_not = |rung| missing(rung, abilities).map(str::to_owned);
+pub fn report_levels(abilities: &KernelFeatures, config: &Config) -> Vec<ContainmentReport> {
+    let chosen = select_level(abilities, config.rung).ok();
+    let why_not = |rung| unmet_requirement(rung, abilities).map(str::to_owned);
     ContainmentLevel::ALL.map(|rung| rung.report(chosen == Some(rung), why_not(rung))).to_vec()
 }
 
 /// Returns the unavailable levels with the obstacle of each, for the status of a running supervisor.
 #[must_use]
-pub fn out_of_reach(abilities: &KernelFeatures) -> Vec<(String, String)> {
+pub fn unavailable_levels(abilities: &KernelFeatures) -> Vec<(String, String)> {
     let line =
-        |rung: ContainmentLevel| Some((rung.as_str().to_owned(), missing(rung, abilities)?.to_owned()));
+        |rung: ContainmentLevel| Some((rung.as_str().to_owned(), unmet_requirement(rung, abilities)?.to_owned()));
     ContainmentLevel::ALL.into_iter().filter_map(line).collect()
 }
 
-/// Explains all levels from the status of a running supervisor: its level, and its list of [`out_of_reach`]
+/// Explains all levels from the status of a running supervisor: its level, and its list of [`unavailable_levels`]
 /// levels.
 #[must_use]
-pub fn explain_told(chosen: &str, out_of_reach: &[(String, String)]) -> Vec<ContainmentReport> {
+pub fn report_from_status(chosen: &str, out_of_reach: &[(String, String)]) -> Vec<ContainmentReport> {
     let why_not = |rung: ContainmentLevel| {
         out_of_reach.iter().find(|(name, _)| name == rung.as_str()).map(|(_, why)| why.clone())
     };
@@ -458,7 +458,7 @@ mod tests {
             ("R2 without a list", blind, R2, Err("/proc does not list processes; mount it")),
             ("R3 without a list", blind, R3, Err("/proc does not list processes; mount it")),
         ] {
-            let got = choose(&abilities, wish).map(ContainmentLevel::as_str).map_err(|no| no.why);
+            let got = select_level(&abilities, wish).map(ContainmentLevel::as_str).map_err(|no| no.why);
             assert_eq!(got, want, "{name}");
         }
         let refusal = ContainmentError { rung: ContainmentLevel::R1, why: CgroupSupport::NotDelegated.why() }
@@ -473,7 +473,7 @@ mod tests {
     fn h23_every_rung_is_explained_with_its_residue() {
         let no_groups = KernelFeatures { groups: CgroupSupport::ReadOnly, ..ALL };
         let shown = |abilities: &KernelFeatures, config: &Config| {
-            explain(abilities, config)
+            report_levels(abilities, config)
                 .into_iter()
                 .map(|r| format!("{} {}{}", r.rung, r.possible, if r.chosen { " *" } else { "" }))
                 .collect::<Vec<_>>()
@@ -483,7 +483,7 @@ mod tests {
         assert_eq!(shown(&no_groups, &config), ["R1 false", "R2 true *", "R3 true", "R4 true"]);
         let asked = Config { rung: ContainmentSetting::R1, ..config };
         assert_eq!(shown(&no_groups, &asked), ["R1 false", "R2 true", "R3 true", "R4 true"]);
-        for report in explain(&no_groups, &asked) {
+        for report in report_levels(&no_groups, &asked) {
             assert_eq!(report.why_not.is_none(), report.possible, "{}", report.rung);
             assert_eq!(report.residue.is_empty(), report.rung == "R4", "{}", report.rung);
             assert!(!report.misses.is_empty() && !report.catches.is_empty());
@@ -494,10 +494,10 @@ mod tests {
         );
         // Who only hears of it explains the same.
         for abilities in [&ALL, &no_groups, &KernelFeatures::NONE] {
-            let chosen = choose(abilities, ContainmentSetting::Auto).map_or("", ContainmentLevel::as_str);
+            let chosen = select_level(abilities, ContainmentSetting::Auto).map_or("", ContainmentLevel::as_str);
             assert_eq!(
-                explain_told(chosen, &out_of_reach(abilities)),
-                explain(abilities, &Config::default())
+                report_from_status(chosen, &unavailable_levels(abilities)),
+                report_levels(abilities, &Config::default())
             );
         }
     }
@@ -507,7 +507,7 @@ mod tests {
     fn h23_the_runbook_says_the_same() {
         let runbook = include_str!("../../../packaging/doc/runbook.md");
         let runbook = runbook.split_whitespace().collect::<Vec<_>>().join(" ");
-        for report in explain(&ALL, &Config::default()) {
+        for report in report_levels(&ALL, &Config::default()) {
             let said = [report.holds_by, report.needs, report.catches, report.misses];
             for words in said.iter().chain(report.residue) {
                 assert!(runbook.contains(words), "{}: the runbook does not say: {words}", report.rung);

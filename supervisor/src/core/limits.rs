@@ -62,7 +62,7 @@ impl Controllers {
 }
 
 /// Returns each limit as configuration key, controller, value, and whether this machine has the controller.
-fn each(
+fn named_limits(
     limits: &CgroupLimits,
     abilities: &KernelFeatures,
 ) -> [(&'static str, &'static str, Option<u64>, bool); 3] {
@@ -74,7 +74,7 @@ fn each(
 }
 
 /// Returns the limits configured for all leases; 0 in the configuration means no limit.
-fn configured(config: &Config) -> CgroupLimits {
+fn configured_limits(config: &Config) -> CgroupLimits {
     let limit = |value: u64| (value > 0).then_some(value);
     CgroupLimits {
         memory_bytes_max: limit(config.memory_max_bytes),
@@ -85,9 +85,9 @@ fn configured(config: &Config) -> CgroupLimits {
 
 /// Returns the configured limits that can be enforced for every lease.
 #[must_use]
-pub fn held(rung: ContainmentLevel, abilities: &KernelFeatures, config: &Config) -> CgroupLimits {
-    let limits = configured(config);
-    let [memory_bytes_max, pids_max, cpu_weight] = each(&limits, abilities)
+pub fn enforceable_limits(rung: ContainmentLevel, abilities: &KernelFeatures, config: &Config) -> CgroupLimits {
+    let limits = configured_limits(config);
+    let [memory_bytes_max, pids_max, cpu_weight] = named_limits(&limits, abilities)
         .map(|(_, _, value, has)| value.filter(|_| has && rung == ContainmentLevel::R1));
     CgroupLimits { memory_bytes_max, pids_max, cpu_weight }
 }
@@ -109,8 +109,8 @@ pub fn without_effect(
         (format!(" of [[tenant]] number {}", at + 1), limits)
     });
     let mut warnings = Vec::new();
-    for (whose, limits) in std::iter::once((String::new(), configured(config))).chain(tenants) {
-        for (key, controller, value, has) in each(&limits, abilities) {
+    for (whose, limits) in std::iter::once((String::new(), configured_limits(config))).chain(tenants) {
+        for (key, controller, value, has) in named_limits(&limits, abilities) {
             if value.is_none() || (rung == ContainmentLevel::R1 && has) {
                 continue;
             }
@@ -165,7 +165,7 @@ mod tests {
             (ContainmentLevel::R1, ALL, &weight, vec![("cpu.weight", 50)]),
             (ContainmentLevel::R1, ALL, &Config::default(), vec![]),
         ] {
-            assert_eq!(held(rung, &abilities, config).files(), want, "{rung:?}");
+            assert_eq!(enforceable_limits(rung, &abilities, config).files(), want, "{rung:?}");
         }
     }
 

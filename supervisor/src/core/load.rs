@@ -35,7 +35,7 @@ fn fault(bound: &BoundProcesses, supervisor: i32) -> Option<&'static str> {
 
 /// Quarantines untrusted leases in place. `now` returns the current process of a pid. Returns the changed
 /// leases.
-pub fn settle(
+pub fn quarantine_invalid(
     leases: &mut Vec<Lease>,
     own: SupervisorIdentity<'_>,
     at_ms: u64,
@@ -64,7 +64,7 @@ pub fn settle(
             changed.push(lease.clone());
         }
     }
-    for place in doubles(leases, own.scope, now) {
+    for place in duplicate_pids(leases, own.scope, now) {
         if let Some(lease) = leases.get_mut(place) {
             lease.quarantine("a newer lease names the same process, and that is the one that runs", at_ms);
             changed.push(lease.clone());
@@ -75,7 +75,7 @@ pub fn settle(
 
 /// Returns the indexes of running leases whose processes provably belong to another lease. If the process
 /// with a shared pid belongs to none of them, each lease is verified separately later.
-fn doubles(leases: &[Lease], scope: &PidScope, now: impl Fn(i32) -> Option<ProcessRecord>) -> Vec<usize> {
+fn duplicate_pids(leases: &[Lease], scope: &PidScope, now: impl Fn(i32) -> Option<ProcessRecord>) -> Vec<usize> {
     let mut by_pid: BTreeMap<i32, Vec<(usize, ProcessRecord)>> = BTreeMap::new();
     for (place, lease) in leases.iter().enumerate() {
         if let Some(bound) = lease.bound.filter(|_| !lease.state.is_ended()) {
@@ -129,7 +129,7 @@ mod tests {
     fn settled(mut leases: Vec<Lease>, now: impl Fn(i32) -> Option<ProcessRecord>) -> (Vec<Lease>, usize) {
         let line = HashSet::from([OWN, 1]);
         let scope = fixture::lease().scope;
-        let changed = settle(&mut leases, SupervisorIdentity { scope: &scope, line: &line }, 9, now);
+        let changed = quarantine_invalid(&mut leases, SupervisorIdentity { scope: &scope, line: &line }, 9, now);
         (leases, changed.len())
     }
 

@@ -79,19 +79,19 @@ impl ReapPlan {
 }
 
 /// Reason why nothing can be proved about a quarantined lease.
-const NOT_BELIEVED: &str = "its record is not believed";
+const RECORD_UNTRUSTED: &str = "its record is not believed";
 
 /// Plans for a lost lease. Only verified processes are signalled, and the end of the tree must be proved.
-fn rest(lease: &Lease, found: &Findings) -> ReapPlan {
+fn plan_lost(lease: &Lease, found: &Findings) -> ReapPlan {
     let unproved = |why| ReapPlan::StayLost(LostFinding::Unproved(why));
     let Some(here) = &found.here else { return unproved("boot id or pid namespace cannot be read") };
     if let Some(why) = lease.scope.is_over(here) {
         return ReapPlan::StayLost(LostFinding::Gone(why));
     }
     match lease.scope.seen_from(here) {
-        ScopeRelation::Here if lease.is_quarantined() => return unproved(NOT_BELIEVED),
+        ScopeRelation::Here if lease.is_quarantined() => return unproved(RECORD_UNTRUSTED),
         ScopeRelation::Here => {}
-        ScopeRelation::EarlierBoot => return unproved(NOT_BELIEVED),
+        ScopeRelation::EarlierBoot => return unproved(RECORD_UNTRUSTED),
         ScopeRelation::Elsewhere(why) => return unproved(why),
     }
     match found.holder {
@@ -114,7 +114,7 @@ pub fn plan(lease: &Lease, found: &Findings) -> ReapPlan {
     use acp_shared::protocol::LeaseState::{Bound, Closed, Closing, Lost, Open, Reserved};
     match lease.state {
         Closed => return ReapPlan::Leave("it has ended"),
-        Lost => return rest(lease, found),
+        Lost => return plan_lost(lease, found),
         Reserved | Bound | Open | Closing => {}
     }
     let Some(here) = &found.here else { return ReapPlan::Leave("boot id or pid namespace cannot be read") };
@@ -238,24 +238,24 @@ mod tests {
         let unproved = |why| ReapPlan::StayLost(LostFinding::Unproved(why));
         let other_boot = at(&|here| here.boot_id = "other".into());
         for (name, found, sound, quarantined) in [
-            ("nothing is found", base.clone(), gone("nothing is left of its tree"), unproved(NOT_BELIEVED)),
+            ("nothing is found", base.clone(), gone("nothing is left of its tree"), unproved(RECORD_UNTRUSTED)),
             (
                 "its tree is there",
                 Findings { owned: vec![9], ..base.clone() },
                 ReapPlan::Signal(vec![9]),
-                unproved(NOT_BELIEVED),
+                unproved(RECORD_UNTRUSTED),
             ),
             (
                 "in doubt",
                 Findings { doubt: Some("?"), ..base.clone() },
                 unproved("?"),
-                unproved(NOT_BELIEVED),
+                unproved(RECORD_UNTRUSTED),
             ),
             (
                 "not told",
                 Findings { unknown: Some("!"), ..base.clone() },
                 unproved("!"),
-                unproved(NOT_BELIEVED),
+                unproved(RECORD_UNTRUSTED),
             ),
             (
                 "another boot",
@@ -273,7 +273,7 @@ mod tests {
                 "somebody else's",
                 Findings { holder: SpawnerState::Alive, owned: vec![9], ..base.clone() },
                 unproved("the supervisor that spawned it lives"),
-                unproved(NOT_BELIEVED),
+                unproved(RECORD_UNTRUSTED),
             ),
             (
                 "it cannot be told where this is",

@@ -23,7 +23,7 @@ pub struct Clocks {
 impl Clocks {
     /// Returns the earlier of two readings: the wall clock, and the wall clock at start plus the elapsed
     /// time.
-    fn sober_wall_ms(&self) -> u64 {
+    fn plausible_wall_ms(&self) -> u64 {
         self.wall_ms.min(self.wall_at_start_ms.saturating_add(self.now_ms))
     }
 }
@@ -46,7 +46,7 @@ pub fn due_ms(ended: EndTime, keep_ms: u64, clocks: &Clocks) -> u64 {
         EndTime::Seen(at_ms) => at_ms.saturating_add(keep_ms),
         // Due after the whole time on the own clock, or earlier by a wall clock that had time to be set.
         EndTime::Before(at_wall_ms) => {
-            let by_wall = clocks.sober_wall_ms().checked_sub(at_wall_ms).map(|age_ms| {
+            let by_wall = clocks.plausible_wall_ms().checked_sub(at_wall_ms).map(|age_ms| {
                 clocks.now_ms.saturating_add(keep_ms.saturating_sub(age_ms)).max(WALL_SETTLES_MS)
             });
             keep_ms.min(by_wall.unwrap_or(u64::MAX))
@@ -69,7 +69,7 @@ pub const NOT_PROVED: &str = "not proved gone";
 impl LostFinding {
     /// Returns the text that follows the reason of the lease.
     #[must_use]
-    pub fn in_words(self) -> String {
+    pub fn describe(self) -> String {
         match self {
             Self::Gone(why) => format!("proved gone ({why})"),
             Self::Unproved(why) => format!("{NOT_PROVED} ({why})"),
@@ -79,7 +79,7 @@ impl LostFinding {
 
 /// True if a lease may be removed after its retention time. A lost lease must be proved gone first (H23).
 #[must_use]
-pub fn may_be_forgotten(lease: &Lease, rest: Option<LostFinding>) -> bool {
+pub fn may_be_removed(lease: &Lease, rest: Option<LostFinding>) -> bool {
     match lease.state {
         LeaseState::Closed => true,
         LeaseState::Lost => matches!(rest, Some(LostFinding::Gone(_))),
@@ -154,7 +154,7 @@ mod tests {
             ] {
                 let lease = Lease { state, ..fixture::lease() };
                 let want = state == LeaseState::Closed || (state == LeaseState::Lost && gone);
-                assert_eq!(may_be_forgotten(&lease, rest), want, "{state} {rest:?}");
+                assert_eq!(may_be_removed(&lease, rest), want, "{state} {rest:?}");
             }
         }
     }

@@ -103,7 +103,7 @@ impl Stdin {
 
     /// Exports the state.
     #[must_use]
-    pub fn freeze(self) -> StdinState {
+    pub fn export(self) -> StdinState {
         let hashed = |(seq, hash): (u64, MessageHash)| seq.to_be_bytes().into_iter().chain(hash);
         StdinState {
             accepted: self.accepted,
@@ -117,7 +117,7 @@ impl Stdin {
 
     /// Imports an exported state.
     #[must_use]
-    pub fn thaw(state: StdinState, queued_bytes_max: usize, hashes_max: usize) -> Self {
+    pub fn import(state: StdinState, queued_bytes_max: usize, hashes_max: usize) -> Self {
         let hashed = |piece: &[u8]| {
             let (seq, hash) = piece.split_first_chunk::<8>()?;
             Some((u64::from_be_bytes(*seq), MessageHash::try_from(hash).ok()?))
@@ -287,7 +287,7 @@ mod tests {
             let mut written: Vec<u8> = Vec::new();
             for (ahead, len, drain, freeze) in steps {
                 if freeze {
-                    stdin = Stdin::thaw(carried(stdin.freeze()), 16, 1000);
+                    stdin = Stdin::import(carried(stdin.export()), 16, 1000);
                 }
                 let seq = (stdin.accepted() + ahead).saturating_sub(1);
                 let bytes = vec![u8::try_from(seq % 250).unwrap_or(0); len];

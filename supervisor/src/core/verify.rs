@@ -149,7 +149,7 @@ impl Claim<'_> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProtectedProcesses {
     /// This process and its ancestors.
-    pub own_line: HashSet<i32>,
+    pub own_ancestry: HashSet<i32>,
     /// Roots of the other leases.
     pub other_roots: HashSet<i32>,
 }
@@ -161,7 +161,7 @@ impl ProtectedProcesses {
         if pid <= 1 {
             return Some("the number is no process of ours");
         }
-        if self.own_line.contains(&pid) {
+        if self.own_ancestry.contains(&pid) {
             return Some("it is the supervisor or an ancestor of it");
         }
         self.other_roots.contains(&pid).then_some("it is the root of another lease")
@@ -379,7 +379,7 @@ pub enum SpawnerState {
 
 /// Evaluates the evidence about the supervisor that a lease names.
 #[must_use]
-pub fn holder(supervisor: ProcessRecord, scope: &PidScope, now: &Evidence) -> SpawnerState {
+pub fn spawner_state(supervisor: ProcessRecord, scope: &PidScope, now: &Evidence) -> SpawnerState {
     match identity(supervisor, scope, now, now.own_child) {
         IdentityMatch::Gone(_) => SpawnerState::Dead,
         IdentityMatch::Other(_) => SpawnerState::Dead,

@@ -169,7 +169,7 @@ fn verdicts_without_an_inode_on_record() {
 #[test]
 fn nobody_signals_itself_its_line_or_another_lease() {
     let w = world();
-    for (pid, own_line, other_roots, want) in [
+    for (pid, own_ancestry, other_roots, want) in [
         (PID, vec![], vec![], "owned"),
         (PID, vec![PID], vec![], "not_ours"),
         (PID, vec![], vec![PID], "not_ours"),
@@ -178,7 +178,7 @@ fn nobody_signals_itself_its_line_or_another_lease() {
         (-5, vec![], vec![], "not_ours"),
     ] {
         let guard = ProtectedProcesses {
-            own_line: own_line.into_iter().collect(),
+            own_ancestry: own_ancestry.into_iter().collect(),
             other_roots: other_roots.into_iter().collect(),
         };
         let now = Evidence { pid, ..w.live() };
@@ -275,10 +275,10 @@ fn a_lease_is_an_orphan_only_of_a_dead_supervisor() {
         ),
         ("no inode now", Evidence { inode: None, ..live.clone() }, SpawnerState::Unknown),
     ] {
-        assert_eq!(holder(record, &w.scope, &now), want, "{name}");
+        assert_eq!(spawner_state(record, &w.scope, &now), want, "{name}");
     }
     let old = ProcessRecord { inode: None, ..record };
-    assert_eq!(holder(old, &w.scope, &live), SpawnerState::Alive);
+    assert_eq!(spawner_state(old, &w.scope, &live), SpawnerState::Alive);
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn c13_s_start_times_of_another_clock_say_nothing() {
         let now = Evidence { scope: Some(elsewhere(now_by)), ..now.clone() };
         let claim = Claim { scope: &recorded, ..w.record(inode) };
         assert_eq!(verify(&claim, &now, &ProtectedProcesses::default()).as_str(), want, "{name}");
-        assert_eq!(holder(claim.process, &recorded, &now), of, "{name}");
+        assert_eq!(spawner_state(claim.process, &recorded, &now), of, "{name}");
         assert_eq!(doubt(&claim, &now).is_some(), !matches!(want, "not_ours" | "gone"), "{name}");
     }
     let recorded = elsewhere(here);
@@ -430,7 +430,7 @@ fn the_group_of_the_lease_stands_in_for_what_cannot_be_read() {
         let claim = Claim { cgroup: Some(LEAF), ..w.record(inode) };
         assert_eq!(verify(&claim, &now, &ProtectedProcesses::default()).as_str(), want, "{name}");
     }
-    let guard = ProtectedProcesses { own_line: [PID].into(), ..ProtectedProcesses::default() };
+    let guard = ProtectedProcesses { own_ancestry: [PID].into(), ..ProtectedProcesses::default() };
     let claim = Claim { cgroup: Some(LEAF), ..w.record(Some(INODE)) };
     assert_eq!(verify(&claim, &inside, &guard).as_str(), "not_ours", "never itself");
 }

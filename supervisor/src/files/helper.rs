@@ -95,7 +95,7 @@ impl Helper {
         HelperSetting { customer, roots }: HelperSetting,
     ) -> Result<(Self, Option<SpawnError>), SpawnError> {
         let places = SpawnDirectories { cwd: None, roots };
-        let confined = confine(context, customer, confine::Start { env: Vec::new(), places }).await?;
+        let confined = confine(context, customer, confine::ConfinementInput { env: Vec::new(), places }).await?;
         let program = program::own().to_string_lossy().into_owned();
         let launch = Launch {
             version: LAUNCH_VERSION,
@@ -171,7 +171,7 @@ impl Helper {
             tracing::error!(pid, wrapper, "file helper does not end; its file system does not answer");
             child.ended().await;
         }
-        context.forget_child(wrapper);
+        context.release_child(wrapper);
         context.remove_root(wrapper);
         remove(&context, gateway, id).await;
         if let Some(process) = process {
@@ -206,7 +206,7 @@ pub(super) async fn until_gone(context: &Context, process: ProcessRecord) {
         Err(OpenError::Gone) => false,
         Err(OpenError::Io(_)) => true,
         Ok(handle) => {
-            let ended = matches!(context.sys.glance(&handle).life, ProcessState::Zombie | ProcessState::Gone);
+            let ended = matches!(context.sys.evidence_without_marker(&handle).life, ProcessState::Zombie | ProcessState::Gone);
             !ended && handle.record().is_none_or(|record| record == process)
         }
     };

@@ -7,11 +7,11 @@ use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Reply};
 
 pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, reason: &str, to: Responder) {
-    let ended = match owner.visible(who, lease_id) {
+    let ended = match owner.visible_lease(who, lease_id) {
         Ok(entry) if entry.lease.state.is_ended() => Some(entry.lease.state),
         // An admin gets a refusal for a leftover lease; a gateway is notified of its end as of any other.
         Ok(entry) if who == ClientKind::Admin && entry.commands.is_none() => {
-            return to.answer(Err(entry.left_over()));
+            return to.answer(Err(entry.left_over_refusal()));
         }
         Ok(_) => None,
         Err(refusal) => return to.answer(Err(refusal)),

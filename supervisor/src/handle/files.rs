@@ -33,12 +33,12 @@ fn check(owner: &mut Owner, who: ClientKind, request: &FilesRequest) -> Result<G
         return refuse(RefusalCode::ShuttingDown, "the supervisor is ending".to_owned());
     }
     if owner.context.holding.rung == ContainmentLevel::R4 {
-        return Err(super::spawn::unheld());
+        return Err(super::spawn::no_containment());
     }
     is_sane(request)?;
     if let FilesScope::Lease(lease_id) = request.scope
         && matches!(
-            owner.visible(who, lease_id)?.lease.state,
+            owner.visible_lease(who, lease_id)?.lease.state,
             LeaseState::Closing | LeaseState::Closed | LeaseState::Lost
         )
     {

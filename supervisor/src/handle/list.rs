@@ -24,7 +24,7 @@ pub(super) fn handle(owner: &Owner, who: ClientKind, detail: bool, to: Responder
     }
     let context = Arc::clone(&owner.context);
     tokio::spawn(async move {
-        let weighed = context.blocking_in_turn(move |sys| with_weights(sys, leases)).await;
+        let weighed = context.blocking_limited(move |sys| with_weights(sys, leases)).await;
         to.answer(weighed.map_err(|e| Refusal::new(RefusalCode::Internal, e.to_string())).map(Reply::Leases));
     });
 }

@@ -22,7 +22,7 @@ use acp_shared::protocol::{Refusal, RefusalCode, Request};
 /// Dispatches a request to its handler.
 pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Request, to: Responder) {
     if let Some(why) = owner.context.store.read_only()
-        && !only_looks(&body)
+        && !is_read_only(&body)
     {
         let why = format!("this supervisor only looks, and signals nothing: {why}");
         return to.answer(Err(Refusal::new(RefusalCode::StoreUnavailable, why)));
@@ -56,7 +56,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Req
 
 /// True for requests that change neither a process nor a record. Shutdown is one of them: a read-only
 /// supervisor has started nothing.
-const fn only_looks(body: &Request) -> bool {
+const fn is_read_only(body: &Request) -> bool {
     match body {
         Request::ListLeases { .. }
         | Request::Verify { .. }

@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::core::lease::Lease;
 use crate::entry::LeaseEntry;
-use crate::handover::outlasting;
+use crate::handover::is_failed_start_cleanup;
 use crate::lease_task;
 use crate::link::Responder;
 use crate::owner::{ClientKind, Event, Owner};
@@ -22,22 +22,22 @@ pub(super) fn handle(owner: &Owner, who: ClientKind, dry_run: bool, to: Responde
     // A dry run also lists leases with a task; the reap leaves them to that task.
     let held = |e: &&LeaseEntry| dry_run && !e.lease.state.is_ended();
     let leases: Vec<Lease> =
-        owner.leases.values().filter(|e| e.is_left() || held(e)).map(|e| e.lease.clone()).collect();
+        owner.leases.values().filter(|e| e.needs_sweep() || held(e)).map(|e| e.lease.clone()).collect();
     let context = Arc::clone(&owner.context);
     tokio::spawn(async move {
-        let lines = if dry_run { show(&context, leases).await } else { act(&context, leases).await };
+        let lines = if dry_run { plan_reap(&context, leases).await } else { reap_and_record(&context, leases).await };
         to.answer(
             lines.map_err(|error| Refusal::new(RefusalCode::Internal, error.to_string())).map(Reply::Reaped),
         );
     });
 }
 
-async fn show(context: &Arc<Context>, leases: Vec<Lease>) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
+async fn plan_reap(context: &Arc<Context>, leases: Vec<Lease>) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
     let watch = ReaperContext::of(context);
-    context.blocking_in_turn(move |sys| reaper::dry_run(sys, &leases, &watch)).await
+    context.blocking_limited(move |sys| reaper::dry_run(sys, &leases, &watch)).await
 }
 
-pub(crate) async fn act(
+pub(crate) async fn reap_and_record(
     context: &Arc<Context>,
     mut leases: Vec<Lease>,
 ) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
@@ -47,15 +47,15 @@ pub(crate) async fn act(
     // For leases that were lost before and stay lost, only the evidence changed.
     let known: HashSet<LeaseId> = reaped.rests.iter().map(|(id, _)| *id).collect();
     for lease in leases {
-        if outlasting(&lease, context.me) && lost.contains(&lease.lease_id) {
+        if is_failed_start_cleanup(&lease, context.me) && lost.contains(&lease.lease_id) {
             // The sweep does not handle leases of this supervisor, so a task is started for this one.
             let (context, lease) = (Arc::clone(context), lease.clone());
-            tokio::spawn(async move { lease_task::until_gone(&context, lease).await });
+            tokio::spawn(async move { lease_task::kill_until_gone(&context, lease).await });
         }
         if !known.contains(&lease.lease_id) {
-            context.tell(Event::Changed { lease, stuck: false }).await;
+            context.send_event(Event::Changed { lease, stuck: false }).await;
         }
     }
-    context.tell(Event::Looked(reaped.rests)).await;
+    context.send_event(Event::Looked(reaped.rests)).await;
     Ok(reaped.lines)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, to: Responder) {
     let context = Arc::clone(&owner.context);
-    let entry = match owner.visible(who, lease_id) {
+    let entry = match owner.visible_lease(who, lease_id) {
         Ok(entry) => entry,
         Err(refusal) => return to.answer(Err(refusal)),
     };
@@ -22,7 +22,7 @@ pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, to: 
         if let Some(relay) = entry.relay.take() {
             let totals = relay.totals();
             entry.lease.stdout_base = totals.stdout_base.max(entry.lease.stdout_base);
-            relay.tell(RelayCmd::Release);
+            relay.send(RelayCmd::Release);
         } else {
             context.spools.forget(entry.lease.gateway, lease_id);
         }

@@ -61,7 +61,7 @@ fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<
         .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
     let spec_hash = hex(encoded);
     if owner.leases.contains_key(&spec.lease_id) {
-        let entry = owner.visible(who, spec.lease_id).map_err(|_| conflict(&spec))?;
+        let entry = owner.visible_lease(who, spec.lease_id).map_err(|_| conflict(&spec))?;
         if entry.lease.spec_hash != spec_hash {
             return Err(conflict(&spec));
         }
@@ -69,7 +69,7 @@ fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<
             (None, _) if entry.lease.state.is_ended() => Ok(Reservation::Known(entry)),
             (None, Some(_)) => Ok(Reservation::Waits(entry)),
             // No task works on this lease, so an answer would never be sent.
-            (None, None) => Err(entry.left_over()),
+            (None, None) => Err(entry.left_over_refusal()),
             (Some(_), _) => Ok(Reservation::Known(entry)),
         };
     }
@@ -77,9 +77,9 @@ fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<
         return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
     }
     if owner.context.holding.rung == ContainmentLevel::R4 {
-        return Err(unheld());
+        return Err(no_containment());
     }
-    if let Some(refusal) = owner.is_full() {
+    if let Some(refusal) = owner.spawn_refusal() {
         return Err(refusal);
     }
     check_spec(&spec, owner.context.config.grace_max_ms)?;
@@ -140,7 +140,7 @@ fn graces(spec: &Spawn) -> Graces {
 
 /// Returns the refusal for a machine without containment: a tree that could not be found again is not
 /// started.
-pub(super) fn unheld() -> Refusal {
+pub(super) fn no_containment() -> Refusal {
     let why = "this machine gives no way to hold a process tree (rung R4): nothing is started; acp-supervisor doctor says what is missing";
     Refusal::new(RefusalCode::RungUnavailable, why)
 }
@@ -181,7 +181,7 @@ fn check_spec(spec: &Spawn, grace_max_ms: u64) -> Result<(), Refusal> {
 type LeaseCap<'a> = (u64, &'a str, &'a str, &'a dyn Fn(&Lease) -> bool);
 
 /// Returns the part of a limit that terminals may use: a quarter of it is reserved for agents.
-const fn for_terminals(max: u64) -> u64 {
+const fn terminal_share(max: u64) -> u64 {
     max - max / 4
 }
 
@@ -209,8 +209,8 @@ fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32, kind: &LeaseK
         let terminals = || living().filter(|l| of(l) && is_terminal(l)).count() as u64;
         let what = if all >= max {
             format!("{max} leases live {whose}, which is the limit ({key}); close sessions that are not used")
-        } else if *kind != LeaseKind::Agent && terminals() >= for_terminals(max) {
-            let part = for_terminals(max);
+        } else if *kind != LeaseKind::Agent && terminals() >= terminal_share(max) {
+            let part = terminal_share(max);
             format!(
                 "{part} terminals live {whose}, and the rest of {key} is kept for agents; end some terminals"
             )
@@ -240,7 +240,7 @@ fn check_crashes(owner: &Owner, lease: &Lease, spec: &Spawn) -> Result<(), Refus
     let Some(agent) = AgentKey::of(lease) else { return Ok(()) };
     owner.backoff.may_start(owner.context.now_ms(), &agent).map_err(|held| {
         let program = spec.argv.first().map_or("the agent", String::as_str);
-        let why = format!("{program} {}", held.in_words());
+        let why = format!("{program} {}", held.describe());
         Refusal::new(RefusalCode::CrashLoop, why).retry_after(held.retry_after_ms)
     })
 }

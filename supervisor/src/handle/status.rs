@@ -16,7 +16,7 @@ fn held(owner: &Owner, who: ClientKind) -> Vec<String> {
         held.filter(|(agent, _)| who == ClientKind::Admin || who == ClientKind::Gateway(agent.gateway));
     let line = |(agent, held): (&AgentKey, StartDelay)| {
         let command = agent.command_hash.get(..12).unwrap_or_default();
-        format!("an agent of gateway {} (command {command}) {}", agent.gateway, held.in_words())
+        format!("an agent of gateway {} (command {command}) {}", agent.gateway, held.describe())
     };
     mine.map(line).collect()
 }
@@ -48,7 +48,7 @@ pub(super) fn handle(owner: &Owner, who: ClientKind, to: Responder) {
         state_dir: context.state_dir.to_string_lossy().into_owned(),
         started_at_ms: crate::context::wall_ms().saturating_sub(uptime_ms),
         rung: context.holding.rung.as_str().to_owned(),
-        rungs_missing: ladder::out_of_reach(&context.abilities),
+        rungs_missing: ladder::unavailable_levels(&context.abilities),
         abilities: context.abilities.named(),
         leases: LeaseState::ALL.map(count).to_vec(),
         gateways: gateways.into_iter().collect(),
@@ -65,7 +65,7 @@ pub(super) fn handle(owner: &Owner, who: ClientKind, to: Responder) {
             .cloned()
             .chain(context.store.warnings())
             .chain(owner.overdue().filter(|_| who == ClientKind::Admin))
-            .chain(owner.held_in_words().into_iter().filter(|_| who == ClientKind::Admin))
+            .chain(owner.describe_held_agents().into_iter().filter(|_| who == ClientKind::Admin))
             .chain(held(owner, who))
             .collect(),
         read_only: context.store.read_only().map(str::to_owned),

@@ -13,7 +13,7 @@ fn pass(
     to: Responder,
     command: impl FnOnce(Responder) -> RelayCmd,
 ) {
-    match gateway_only(owner, who).and_then(|()| owner.streams(who, lease_id)) {
+    match gateway_only(owner, who).and_then(|()| owner.relay_of(who, lease_id)) {
         Ok(relay) => relay.request(command(to)),
         Err(refusal) => to.answer(Err(refusal)),
     }

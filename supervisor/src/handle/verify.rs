@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, to: Responder) {
-    let (lease, info) = match owner.visible(who, lease_id) {
+    let (lease, info) = match owner.visible_lease(who, lease_id) {
         Ok(entry) => (entry.lease.clone(), entry.info()),
         Err(refusal) => return to.answer(Err(refusal)),
     };
@@ -33,7 +33,7 @@ async fn report(
 ) -> io::Result<EvidenceReport> {
     let target = TreeQuery::of(&lease, &context.holding.subtree);
     context
-        .blocking_in_turn(move |sys| {
+        .blocking_limited(move |sys| {
             let found = sweep::find_now(sys, &target, &guard)?;
             let tree: Vec<(i32, String)> = found.members.iter().map(|m| (m.pid, m.name.clone())).collect();
             info.memory_bytes = crate::sys::people::memory_bytes(&found.pids());
@@ -48,8 +48,8 @@ async fn report(
                     tree,
                 });
             };
-            let (_, wrapper) = sweep::look(sys, bound.wrapper.pid);
-            let (_, adapter) = sweep::look(sys, bound.adapter.pid);
+            let (_, wrapper) = sweep::read_evidence(sys, bound.wrapper.pid);
+            let (_, adapter) = sweep::read_evidence(sys, bound.adapter.pid);
             facts.extend(all_facts(
                 "wrapper",
                 &lease,

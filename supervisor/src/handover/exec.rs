@@ -63,13 +63,13 @@ pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
     if u32::try_from(handover.head.pid) != Ok(std::process::id()) {
         return Err(ResumeError::Process(handover.head.pid));
     }
-    passed::adopt(handover.passed()).map_err(ResumeError::Descriptor)?;
+    passed::take_inherited(handover.passed()).map_err(ResumeError::Descriptor)?;
     Ok(handover)
 }
 
 /// Hands everything back to the previous program, because this one cannot start. Returns only if that fails
 /// or was tried before.
-pub(crate) fn go_back(mut handover: Handover, why: &dyn std::error::Error) -> io::Error {
+pub(crate) fn exec_previous(mut handover: Handover, why: &dyn std::error::Error) -> io::Error {
     if handover.head.failed.is_some() {
         return io::Error::other("the program before could not begin either");
     }
@@ -83,19 +83,19 @@ pub(crate) fn go_back(mut handover: Handover, why: &dyn std::error::Error) -> io
     handover.head.failed = Some(text);
     let program = format!("/proc/self/fd/{}", handover.head.left.number());
     match image::write(&mut handover) {
-        Ok((file, _)) => leave(Path::new(&program), &plain(std::env::args_os().skip(1)), file, &mut handover),
+        Ok((file, _)) => exec_program(Path::new(&program), &without_handover_args(std::env::args_os().skip(1)), file, &mut handover),
         Err(error) => error,
     }
 }
 
 /// Returns the arguments of this program without handover options.
-pub(crate) fn plain(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+pub(crate) fn without_handover_args(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let of_handover = |arg: &OsString| arg.to_string_lossy().starts_with(RESUME_FLAG);
     args.filter(|arg| !of_handover(arg)).collect()
 }
 
 /// Executes `program` in place of this image. Returns only on failure, with all descriptors as before.
-pub(crate) fn leave(program: &Path, args: &[OsString], image: File, handover: &mut Handover) -> io::Error {
+pub(crate) fn exec_program(program: &Path, args: &[OsString], image: File, handover: &mut Handover) -> io::Error {
     let mut image = HandoverFd::new(OwnedFd::from(image));
     let argv = strings(program, args, &image);
     let mut all = handover.passed();

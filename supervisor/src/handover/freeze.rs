@@ -26,9 +26,9 @@ use tokio::task::JoinHandle;
 /// Additional wait for running spawns beyond their own time limit, in milliseconds.
 const DRAIN_SLACK_MS: u64 = 5_000;
 /// Maximum wait for the tasks of all leases to pause.
-const PAUSE: Duration = Duration::from_secs(5);
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum wait for clients to read the refusal before they are disconnected.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_MESSAGES_WAIT: Duration = Duration::from_millis(500);
 /// Maximum wait for the store to write everything to disk. Unwritten rows are also in the handover.
 const FLUSH: Duration = Duration::from_secs(5);
 /// Retry delay for a refused spawn or a second upgrade, in milliseconds.
@@ -130,7 +130,7 @@ impl Owner {
         }
         let program = program.map_or_else(|| ground.program.clone(), PathBuf::from);
         tracing::info!(program = %program.display(), "an upgrade was asked for");
-        let head = self.head(HandoverFd::nothing(), HandoverFd::nothing(), ground.standing.to_remove.clone());
+        let head = self.export_supervisor(HandoverFd::placeholder(), HandoverFd::placeholder(), ground.standing.to_remove.clone());
         let (context, args, path) = (Arc::clone(&self.context), ground.args.clone(), program.clone());
         tokio::spawn(async move {
             let trial = Handover { head, entries: Vec::new() };
@@ -138,10 +138,10 @@ impl Owner {
             // The check reads the file system, which may hang.
             let checked = context.blocking(move |_| Ok(program::check(&checked))).await;
             let tried = match checked.unwrap_or_else(|e| Err(e.to_string())) {
-                Ok(()) => prove(&context, trial, &path, args).await.1,
+                Ok(()) => run_trial(&context, trial, &path, args).await.1,
                 Err(why) => Err(why),
             };
-            context.tell(Event::TrialFinished(TrialResult(tried.map(|(_, version)| version)))).await;
+            context.send_event(Event::TrialFinished(TrialResult(tried.map(|(_, version)| version)))).await;
         });
         self.upgrade = Some(Upgrade { program, asker: to, drain_until_ms: None });
     }
@@ -153,36 +153,36 @@ impl Owner {
                 tracing::info!(version, "the new program can take over; no more spawns are taken");
                 let within = self.context.config.spawn_ms.saturating_add(DRAIN_SLACK_MS);
                 upgrade.drain_until_ms = Some(self.context.now_ms().saturating_add(within));
-                self.wake_anew();
+                self.rearm_timer();
             }
-            (Err(why), _) => self.give_up(&why),
+            (Err(why), _) => self.cancel_upgrade(&why),
             (Ok(_), None) => {}
         }
     }
 
     /// Returns why spawns are refused now; `None` if they are accepted.
-    pub(crate) fn is_full(&self) -> Option<Refusal> {
+    pub(crate) fn spawn_refusal(&self) -> Option<Refusal> {
         let drains = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.drain_until_ms.is_some());
         (drains || self.leaving).then(|| busy("the supervisor is being upgraded; spawn again in a moment"))
     }
 
     /// Cancels an upgrade; the supervisor continues unchanged.
-    pub(crate) fn give_up(&mut self, why: &str) {
+    pub(crate) fn cancel_upgrade(&mut self, why: &str) {
         let Some(upgrade) = self.upgrade.take() else { return };
         tracing::warn!(why, "no upgrade");
         upgrade.asker.answer(Err(failed(why)));
     }
 
     /// Cancels an upgrade whose spawns do not end in time.
-    pub(crate) fn check_upgrade(&mut self, now_ms: u64) {
+    pub(crate) fn cancel_overdue_upgrade(&mut self, now_ms: u64) {
         let until = self.upgrade.as_ref().and_then(|upgrade| upgrade.drain_until_ms);
         if until.is_some_and(|until| now_ms >= until) {
-            self.give_up("a spawn that is on its way does not end");
+            self.cancel_upgrade("a spawn that is on its way does not end");
         }
     }
 
     /// True if the trial has passed and no spawn is running.
-    pub(crate) fn may_freeze(&self) -> bool {
+    pub(crate) fn may_export(&self) -> bool {
         let spawning = |e: &crate::entry::LeaseEntry| {
             e.commands.is_some() && e.relay.is_none() && !e.lease.state.is_ended()
         };
@@ -191,16 +191,16 @@ impl Owner {
     }
 
     /// Exports the supervisor; `None` if that is impossible, and the supervisor continues.
-    pub(crate) async fn freeze(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<ExportedState> {
+    pub(crate) async fn export(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<ExportedState> {
         self.save_progress(None);
         let paused = match self.pause(events).await {
             Ok(paused) if !self.stopping => paused,
             Ok(_) => {
-                self.give_up("it is to end");
+                self.cancel_upgrade("it is to end");
                 return None;
             }
             Err(why) => {
-                self.give_up(why);
+                self.cancel_upgrade(why);
                 return None;
             }
         };
@@ -221,7 +221,7 @@ impl Owner {
             door.abort();
             drop(door.await);
         }
-        self.let_go(asker.link(), events).await;
+        self.disconnect_clients(asker.link(), events).await;
         let helpers = std::mem::take(&mut self.files).stop().await;
         let mut tasks = HashMap::new();
         for (id, verdict) in paused {
@@ -237,9 +237,9 @@ impl Owner {
             self.on(event);
         }
         let InheritableResources { lock, listener, to_remove } = ground.standing;
-        let mut head = self.head(HandoverFd::new(lock), HandoverFd::new(listener), to_remove);
+        let mut head = self.export_supervisor(HandoverFd::new(lock), HandoverFd::new(listener), to_remove);
         (head.left, head.helpers) = (left, helpers);
-        let (entries, ended) = self.entries(tasks).await;
+        let (entries, ended) = self.export_leases(tasks).await;
         let handover = Handover { head, entries };
         Some(ExportedState { handover, ended, program, args: ground.args, asker })
     }
@@ -267,7 +267,7 @@ impl Owner {
                 relay.ping().await;
             }
         };
-        let all = tokio::time::timeout(PAUSE, all);
+        let all = tokio::time::timeout(PAUSE_TIMEOUT, all);
         tokio::pin!(all);
         loop {
             tokio::select! {
@@ -280,7 +280,7 @@ impl Owner {
     }
 
     /// Disconnects every client except the one that waits for the outcome.
-    async fn let_go(&mut self, asker: &ConnectionHandle, events: &mut mpsc::Receiver<Event>) {
+    async fn disconnect_clients(&mut self, asker: &ConnectionHandle, events: &mut mpsc::Receiver<Event>) {
         let leave =
             Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
         let mut ends = Vec::new();
@@ -299,7 +299,7 @@ impl Owner {
                     end.cancelled().await;
                 }
             };
-            let all = tokio::time::timeout(LAST_WORDS, all);
+            let all = tokio::time::timeout(LAST_MESSAGES_WAIT, all);
             tokio::pin!(all);
             loop {
                 tokio::select! {
@@ -313,7 +313,7 @@ impl Owner {
         }
     }
 
-    fn head(&self, lock: HandoverFd, listener: HandoverFd, to_remove: Option<PathBuf>) -> SupervisorState {
+    fn export_supervisor(&self, lock: HandoverFd, listener: HandoverFd, to_remove: Option<PathBuf>) -> SupervisorState {
         let context = &self.context;
         let now = super::thaw::monotonic_ns();
         let run = u64::try_from(context.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -330,7 +330,7 @@ impl Owner {
             lock,
             listener,
             to_remove,
-            left: HandoverFd::nothing(),
+            left: HandoverFd::placeholder(),
             failed: None,
             installations: self.installations.values().cloned().collect(),
             detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
@@ -346,7 +346,7 @@ impl Owner {
     }
 
     /// Exports the lease table: entries that are running or have streams, and the other leases.
-    async fn entries(
+    async fn export_leases(
         &mut self,
         mut tasks: HashMap<LeaseId, (Lease, TaskState)>,
     ) -> (Vec<EntryState>, Vec<Lease>) {
@@ -357,7 +357,7 @@ impl Owner {
                 None => (entry.lease, None),
             };
             let relay = match entry.relay {
-                Some(relay) => relay.freeze().await,
+                Some(relay) => relay.export().await,
                 None => None,
             };
             if task.is_none() && relay.is_none() && lease.state.is_ended() {
@@ -375,7 +375,7 @@ impl Owner {
 type TrialOutcome = Result<(std::fs::File, String), String>;
 
 /// Writes a handover and runs the trial of a program with it.
-async fn prove(
+async fn run_trial(
     context: &Arc<Context>,
     mut handover: Handover,
     program: &Path,
@@ -386,7 +386,7 @@ async fn prove(
     let proved = match written {
         Ok((file, want)) => {
             let proved = context.blocking(move |_| {
-                let version = check::prove(&at, &program, &args, &file, &want);
+                let version = check::try_program(&at, &program, &args, &file, &want);
                 Ok(version.map(|version| (file, version)))
             });
             proved.await.unwrap_or_else(|e| Err(e.to_string()))
@@ -398,25 +398,25 @@ async fn prove(
 
 impl ExportedState {
     /// Executes the new program. Returns only on failure, with the state to import again.
-    pub(crate) async fn leave(self, context: &Arc<Context>) -> ImportedState {
+    pub(crate) async fn exec(self, context: &Arc<Context>) -> ImportedState {
         let Self { handover, ended, program, args, asker } = self;
-        context.settle().await;
+        context.finish_disk_work().await;
         if !matches!(tokio::time::timeout(FLUSH, context.store.flush()).await, Ok(Ok(()))) {
             tracing::error!("the lease store is behind at an upgrade; the rows go with the handover");
         }
-        let (mut handover, proved) = prove(context, handover, &program, args.clone()).await;
+        let (mut handover, proved) = run_trial(context, handover, &program, args.clone()).await;
         let link = asker.link().clone();
         let (why, to_version) = match proved {
             Ok((image, version)) => {
                 asker.answer(Ok(Reply::Done));
-                say_goodbye(&link).await;
-                tracing::info!(program = %program.display(), version, leases = handover.living(), "handing over");
-                let error = exec::leave(&program, &args, image, &mut handover);
+                close_after_reply(&link).await;
+                tracing::info!(program = %program.display(), version, leases = handover.living_leases(), "handing over");
+                let error = exec::exec_program(&program, &args, image, &mut handover);
                 (format!("{} cannot be executed: {error}", program.display()), version)
             }
             Err(why) => {
                 asker.answer(Err(failed(&why)));
-                say_goodbye(&link).await;
+                close_after_reply(&link).await;
                 (why, String::new())
             }
         };
@@ -425,7 +425,7 @@ impl ExportedState {
             at_ms: wall_ms(),
             from_version: handover.head.version.clone(),
             to_version,
-            leases: handover.living() as u64,
+            leases: handover.living_leases() as u64,
             pause_ms: super::thaw::since_ms(handover.head.frozen_ns),
             error: Some(why),
         };
@@ -434,13 +434,13 @@ impl ExportedState {
 }
 
 /// Waits until the client has read the reply, then closes the connection.
-async fn say_goodbye(link: &ConnectionHandle) {
+async fn close_after_reply(link: &ConnectionHandle) {
     link.refuse(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again"));
-    drop(tokio::time::timeout(LAST_WORDS, link.end().cancelled()).await);
+    drop(tokio::time::timeout(LAST_MESSAGES_WAIT, link.end().cancelled()).await);
     link.end().cancel();
 }
 
 /// True for leases of failed starts whose remaining processes a task of the earlier image was ending.
-pub(crate) fn outlasting(lease: &Lease, me: crate::core::lease::ProcessRecord) -> bool {
+pub(crate) fn is_failed_start_cleanup(lease: &Lease, me: crate::core::lease::ProcessRecord) -> bool {
     lease.state == LeaseState::Closing && lease.supervisor == me
 }

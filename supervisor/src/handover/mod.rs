@@ -23,9 +23,9 @@ mod passed;
 pub(crate) mod program;
 mod thaw;
 
-pub(crate) use exec::{ResumeError, go_back, number, plain, resume};
+pub(crate) use exec::{ResumeError, exec_previous, number, without_handover_args, resume};
 pub use freeze::PauseRequest;
-pub(crate) use freeze::{ExportedState, HandoverResources, TrialResult, Upgrade, outlasting};
+pub(crate) use freeze::{ExportedState, HandoverResources, TrialResult, Upgrade, is_failed_start_cleanup};
 pub(crate) use passed::HandoverFd;
 pub(crate) use thaw::{ImportedState, InheritableResources};
 
@@ -156,7 +156,7 @@ impl Handover {
     }
 
     /// Returns the number of running process trees.
-    pub(crate) fn living(&self) -> usize {
+    pub(crate) fn living_leases(&self) -> usize {
         self.entries.iter().filter(|entry| entry.task.is_some()).count()
     }
 }

@@ -25,7 +25,7 @@ impl HandoverFd {
     }
 
     /// Creates an invalid placeholder, for a trial.
-    pub(crate) const fn nothing() -> Self {
+    pub(crate) const fn placeholder() -> Self {
         Self { number: -1, held: None }
     }
 
@@ -50,8 +50,8 @@ impl HandoverFd {
     ///
     /// # Errors
     /// The descriptor was not adopted, or the process is out of descriptors.
-    pub(crate) fn again(&self) -> io::Result<OwnedFd> {
-        self.held.as_ref().ok_or_else(missing)?.try_clone()
+    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.held.as_ref().ok_or_else(missing_descriptor)?.try_clone()
     }
 
     /// Returns the descriptor.
@@ -59,11 +59,11 @@ impl HandoverFd {
     /// # Errors
     /// The descriptor was not adopted.
     pub(crate) fn take(self) -> io::Result<OwnedFd> {
-        self.held.ok_or_else(missing)
+        self.held.ok_or_else(missing_descriptor)
     }
 }
 
-fn missing() -> io::Error {
+fn missing_descriptor() -> io::Error {
     io::Error::other("a descriptor of the handover is missing")
 }
 
@@ -71,7 +71,7 @@ fn missing() -> io::Error {
 ///
 /// # Errors
 /// A number is used twice, is one of the standard streams, or is not open.
-pub(crate) fn adopt(all: Vec<&mut HandoverFd>) -> io::Result<()> {
+pub(crate) fn take_inherited(all: Vec<&mut HandoverFd>) -> io::Result<()> {
     let mut seen = HashSet::new();
     for passed in all {
         if passed.number <= 2 || !seen.insert(passed.number) {

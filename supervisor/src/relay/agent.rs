@@ -6,7 +6,7 @@ use super::kept::{OutputBuffer, Spool, SpoolTarget};
 use super::stderr::Stderr;
 use super::{
     ExportReply, OutputReader, PipeRemainder, Pipes, Relay, RelayCmd, RelayLimits, RelayQueues,
-    StreamPositions, StreamTotals, pass, refuse, reopen, totals_of,
+    StreamPositions, StreamTotals, handover_fd, refuse, reopen, totals_of,
 };
 use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
@@ -78,7 +78,7 @@ pub fn archive(lease: &Lease, limits: RelayLimits, log: SessionLog) -> Relay {
     let (state, exit) = (lease.state, lease.exit.or(Some(ExitStatus::Unknown)));
     gauges.set(totals);
     tokio::spawn(async move {
-        let Some(kept) = found(lease_id, &limits, totals, &mut queue).await else { return };
+        let Some(kept) = find_kept_output(lease_id, &limits, totals, &mut queue).await else { return };
         let mut agent = AgentRelay::new(lease_id, limits, gauges, kept, Stderr::ended(lease_id, log));
         // Acknowledged output stays acknowledged; the spool may be older than the row.
         let _ = agent.kept.ack(totals.stdout_base);
@@ -92,7 +92,7 @@ pub fn archive(lease: &Lease, limits: RelayLimits, log: SessionLog) -> Relay {
 
 /// Finds the kept output of an ended agent; `None` if the lease was released or the relay is unused. While
 /// the directory is unreadable, requests are refused as busy: reporting that no output exists would lose it.
-async fn found(
+async fn find_kept_output(
     lease_id: LeaseId,
     limits: &RelayLimits,
     totals: StreamTotals,
@@ -121,19 +121,19 @@ async fn found(
 
 /// Resumes the relay of an agent from an exported state. The reader must attach again.
 #[must_use]
-pub(crate) fn thaw(lease_id: LeaseId, limits: RelayLimits, log: SessionLog, frozen: AgentState) -> Relay {
+pub(crate) fn import(lease_id: LeaseId, limits: RelayLimits, log: SessionLog, frozen: AgentState) -> Relay {
     let (relay, queue) = Relay::new();
-    let kept = OutputBuffer::thaw(frozen.kept, limits.ring_bytes_max, &limits.shelf);
+    let kept = OutputBuffer::import(frozen.kept, limits.ring_bytes_max, &limits.shelf);
     let said = match frozen.ended {
         true => Stderr::ended(lease_id, log),
-        false => Stderr::thaw(lease_id, log, frozen.said),
+        false => Stderr::import(lease_id, log, frozen.said),
     };
     let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.gauges), kept, said);
     agent.state = frozen.state;
     agent.stdin = reopen(lease_id, frozen.stdin, pipe::Sender::from_owned_fd);
     agent.stdout = reopen(lease_id, frozen.stdout, pipe::Receiver::from_owned_fd);
     agent.stderr = reopen(lease_id, frozen.stderr, pipe::Receiver::from_owned_fd);
-    agent.input = Stdin::thaw(frozen.input, agent.limits.stdin_bytes_max, agent.limits.stdin_hashes_max);
+    agent.input = Stdin::import(frozen.input, agent.limits.stdin_bytes_max, agent.limits.stdin_hashes_max);
     agent.exit = frozen.exit;
     agent.ended = frozen.ended;
     agent.publish();
@@ -156,14 +156,14 @@ async fn writable(pipe: Option<&pipe::Sender>) {
     }
 }
 
-async fn room(link: Option<ConnectionHandle>) -> Option<OwnedPermit<Notice>> {
+async fn reserve_output(link: Option<ConnectionHandle>) -> Option<OwnedPermit<Notice>> {
     match link {
         Some(link) => link.output().clone().reserve_owned().await.ok(),
         None => std::future::pending().await,
     }
 }
 
-async fn gone(link: Option<&ConnectionHandle>) {
+async fn reader_gone(link: Option<&ConnectionHandle>) {
     match link {
         Some(link) => link.end().cancelled().await,
         None => std::future::pending().await,
@@ -203,14 +203,14 @@ impl AgentRelay {
     async fn run(mut self, mut queue: RelayQueues) {
         loop {
             let read = self.room().await;
-            let to = self.reader.as_ref().filter(|_| self.has_news()).map(|r| r.link.clone());
+            let to = self.reader.as_ref().filter(|_| self.has_pending_output()).map(|r| r.link.clone());
             let wake = tokio::select! {
                 command = queue.next() => RelayEvent::Command(command),
                 () = readable(self.stdout.as_ref().filter(|_| read > 0)) => RelayEvent::Stdout,
-                permit = room(to) => RelayEvent::Room(permit),
+                permit = reserve_output(to) => RelayEvent::Room(permit),
                 () = writable(self.stdin.as_ref().filter(|_| self.input.next().is_some())) => RelayEvent::Stdin,
                 () = readable(self.stderr.as_ref()) => RelayEvent::Stderr,
-                () = gone(self.reader.as_ref().map(|r| &r.link)) => RelayEvent::ReaderGone,
+                () = reader_gone(self.reader.as_ref().map(|r| &r.link)) => RelayEvent::ReaderGone,
             };
             match wake {
                 // The owner has ended. Files on disk stay for the next supervisor.
@@ -218,7 +218,7 @@ impl AgentRelay {
                 RelayEvent::Command(Some(RelayCmd::Release)) => break,
                 RelayEvent::Command(Some(RelayCmd::Export(ExportReply(to)))) => {
                     // The requester waits for the state.
-                    drop(to.send(self.freeze()));
+                    drop(to.send(self.export()));
                     return;
                 }
                 RelayEvent::Command(Some(command)) => self.on_command(command).await,
@@ -239,17 +239,17 @@ impl AgentRelay {
     }
 
     /// Exports the state. Clients that wait for a reply must ask again on their next connection.
-    fn freeze(self) -> RelayState {
+    fn export(self) -> RelayState {
         let id = self.lease_id;
         RelayState::Agent(Box::new(AgentState {
             state: self.state,
-            stdin: pass(id, self.stdin.map(pipe::Sender::into_nonblocking_fd)),
-            stdout: pass(id, self.stdout.map(pipe::Receiver::into_nonblocking_fd)),
-            stderr: pass(id, self.stderr.map(pipe::Receiver::into_nonblocking_fd)),
-            kept: self.kept.freeze(),
-            input: self.input.freeze(),
+            stdin: handover_fd(id, self.stdin.map(pipe::Sender::into_nonblocking_fd)),
+            stdout: handover_fd(id, self.stdout.map(pipe::Receiver::into_nonblocking_fd)),
+            stderr: handover_fd(id, self.stderr.map(pipe::Receiver::into_nonblocking_fd)),
+            kept: self.kept.export(),
+            input: self.input.export(),
             exit: self.exit,
-            said: self.said.freeze(),
+            said: self.said.export(),
             ended: self.ended,
         }))
     }
@@ -293,13 +293,13 @@ impl AgentRelay {
     }
 
     /// True if output is pending for the reader, or the exit notice after all output.
-    fn has_news(&self) -> bool {
+    fn has_pending_output(&self) -> bool {
         self.reader
             .as_ref()
-            .is_some_and(|reader| self.sendable(reader) > 0 || self.owes_exit(reader).is_some())
+            .is_some_and(|reader| self.sendable(reader) > 0 || self.pending_exit(reader).is_some())
     }
 
-    fn owes_exit(&self, reader: &OutputReader) -> Option<ExitStatus> {
+    fn pending_exit(&self, reader: &OutputReader) -> Option<ExitStatus> {
         // All stderr is in the log before the gateway gets the exit notice.
         let read = self.stdout.is_none() && self.stderr.is_none();
         let complete = read && reader.sent == self.kept.end() && !reader.told_exit;
@@ -310,7 +310,7 @@ impl AgentRelay {
         let Some(mut reader) = self.reader.take() else { return };
         match self.sendable(&reader) {
             0 => {
-                if let Some(status) = self.owes_exit(&reader) {
+                if let Some(status) = self.pending_exit(&reader) {
                     reader.told_exit = true;
                     permit.send(Notice::Exited {
                         lease_id: self.lease_id,
@@ -497,7 +497,7 @@ impl AgentRelay {
     /// The tree is gone: reads the rest of the pipes, which is final.
     async fn finish(&mut self) {
         if let Some(pipe) = self.stdout.take()
-            && let Err(error) = self.take_rest(&pipe).await
+            && let Err(error) = self.drain_stdout(&pipe).await
         {
             self.lose_output(&error);
         }
@@ -527,7 +527,7 @@ impl AgentRelay {
         self.buffer = Vec::new();
     }
 
-    async fn take_rest(&mut self, pipe: &pipe::Receiver) -> io::Result<()> {
+    async fn drain_stdout(&mut self, pipe: &pipe::Receiver) -> io::Result<()> {
         let mut rest = PipeRemainder::of(pipe)?;
         while let Some(piece) = rest.next(&mut self.buffer)? {
             self.kept.push(piece).await?;

@@ -111,7 +111,7 @@ pub(super) enum OutputBuffer {
 
 impl OutputBuffer {
     /// Exports the state.
-    pub(super) fn freeze(self) -> OutputState {
+    pub(super) fn export(self) -> OutputState {
         match self {
             Self::Memory(ring) => OutputState { base: ring.base(), bytes: ring.into_bytes(), spool: None },
             Self::Disk(Spool { path, start, base, end, .. }) => {
@@ -121,7 +121,7 @@ impl OutputBuffer {
     }
 
     /// Imports an exported state.
-    pub(super) fn thaw(frozen: OutputState, bytes_max: usize, shelf: &GatewaySpools) -> Self {
+    pub(super) fn import(frozen: OutputState, bytes_max: usize, shelf: &GatewaySpools) -> Self {
         let OutputState { base, bytes, spool } = frozen;
         match spool {
             None => Self::Memory(Ring::with(base, bytes, bytes_max)),
@@ -184,7 +184,7 @@ impl OutputBuffer {
             tracing::debug!(lease_id = %place.lease_id, "this gateway has all its output on disk; more stays in memory");
             return false;
         }
-        match spooled(ring, place).await {
+        match write_spool(ring, place).await {
             Ok(spool) => {
                 *self = Self::Disk(spool);
                 true
@@ -242,7 +242,7 @@ impl OutputBuffer {
 }
 
 /// Writes all bytes of a ring to a file.
-async fn spooled(ring: &Ring, place: &SpoolTarget<'_>) -> io::Result<Spool> {
+async fn write_spool(ring: &Ring, place: &SpoolTarget<'_>) -> io::Result<Spool> {
     // The copy is made only with a slot, which limits the number of copies in memory.
     let slot = place.shelf.disk.slot().await?;
     let (start, bytes) = (ring.base(), ring.read(ring.base(), usize::MAX).map_err(io::Error::other)?);

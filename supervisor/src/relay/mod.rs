@@ -187,7 +187,7 @@ impl Relay {
     }
 
     /// Queues a command of the lease without waiting. Ignored if the relay has ended.
-    pub fn tell(&self, command: RelayCmd) {
+    pub fn send(&self, command: RelayCmd) {
         if let Err(mpsc::error::TrySendError::Full(command)) = self.told.try_send(command) {
             tracing::error!(?command, "a relay has not heard what it was told before");
         }
@@ -197,7 +197,7 @@ impl Relay {
     /// returns the current totals; the relay keeps its output when the disk answers.
     pub async fn finish(&self) -> StreamTotals {
         let (totals, answer) = oneshot::channel();
-        self.tell(RelayCmd::TreeGone(totals));
+        self.send(RelayCmd::TreeGone(totals));
         match tokio::time::timeout(disk::WAIT, answer).await {
             Ok(Ok(totals)) => totals,
             Ok(Err(_)) | Err(_) => self.totals(),
@@ -214,7 +214,7 @@ impl Relay {
     }
 
     /// Exports the state of the relay after all earlier commands; `None` if the relay has ended.
-    pub(crate) async fn freeze(&self) -> Option<RelayState> {
+    pub(crate) async fn export(&self) -> Option<RelayState> {
         let (to, state) = oneshot::channel();
         self.asked.send(RelayCmd::Export(ExportReply(to))).await.ok()?;
         state.await.ok()
@@ -234,7 +234,7 @@ fn reopen<T>(
 }
 
 /// Prepares a stream for a handover.
-fn pass(lease_id: LeaseId, stream: Option<io::Result<OwnedFd>>) -> Option<HandoverFd> {
+fn handover_fd(lease_id: LeaseId, stream: Option<io::Result<OwnedFd>>) -> Option<HandoverFd> {
     let fd =
         stream?.inspect_err(|error| tracing::error!(%lease_id, %error, "a stream cannot be handed over"));
     fd.ok().map(HandoverFd::new)
@@ -350,9 +350,9 @@ mod tests {
             let to = link.begin(id, usize::MAX).unwrap();
             relay.request(RelayCmd::Ack { offset: 0, to });
         }
-        relay.tell(RelayCmd::State(LeaseState::Closing));
-        relay.tell(RelayCmd::CloseStdin);
-        relay.tell(RelayCmd::AdapterEnded(ExitStatus::Unknown));
+        relay.send(RelayCmd::State(LeaseState::Closing));
+        relay.send(RelayCmd::CloseStdin);
+        relay.send(RelayCmd::AdapterEnded(ExitStatus::Unknown));
         // And it is heard first.
         assert!(matches!(queue.next().await, Some(RelayCmd::State(LeaseState::Closing))));
         assert!(matches!(queue.next().await, Some(RelayCmd::CloseStdin)));

@@ -2,7 +2,7 @@
 
 use super::frozen::{RelayState, TerminalState};
 use super::{
-    ExportReply, PipeRemainder, Relay, RelayCmd, RelayQueues, StreamPositions, StreamTotals, pass, reopen,
+    ExportReply, PipeRemainder, Relay, RelayCmd, RelayQueues, StreamPositions, StreamTotals, handover_fd, reopen,
 };
 use crate::core::tail::TailBuffer;
 use acp_shared::ids::LeaseId;
@@ -50,7 +50,7 @@ pub fn start(lease_id: LeaseId, output: pipe::Receiver, bytes_max: usize, on_exi
 
 /// Resumes the relay of a terminal from an exported state.
 #[must_use]
-pub(crate) fn thaw(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) -> Relay {
+pub(crate) fn import(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) -> Relay {
     let (relay, queue) = Relay::new();
     let output = reopen(lease_id, frozen.output, pipe::Receiver::from_owned_fd);
     let mut terminal = TerminalRelay {
@@ -87,7 +87,7 @@ impl TerminalRelay {
                 Some(None | Some(RelayCmd::Release)) => return,
                 Some(Some(RelayCmd::Export(ExportReply(to)))) => {
                     // The requester waits for the state.
-                    drop(to.send(self.freeze()));
+                    drop(to.send(self.export()));
                     return;
                 }
                 Some(Some(command)) => self.on_command(command),
@@ -99,9 +99,9 @@ impl TerminalRelay {
     }
 
     /// Exports the state.
-    fn freeze(self) -> RelayState {
+    fn export(self) -> RelayState {
         RelayState::Terminal(TerminalState {
-            output: pass(self.lease_id, self.output.map(pipe::Receiver::into_nonblocking_fd)),
+            output: handover_fd(self.lease_id, self.output.map(pipe::Receiver::into_nonblocking_fd)),
             bytes_max: self.bytes_max,
             truncated: self.tail.truncated(),
             end: self.end,

@@ -123,7 +123,7 @@ impl CgroupTree {
     }
 
     /// Removes empty groups of ended leases.
-    pub fn tidy(&self, subtree: &CgroupSubtree, living: &HashSet<LeaseId>) {
+    pub fn remove_empty_groups(&self, subtree: &CgroupSubtree, living: &HashSet<LeaseId>) {
         let Ok(dir) = self.dir(&subtree.path()) else { return };
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             let id = entry.file_name().to_str().and_then(|name| LeaseId::parse(name).ok());
@@ -136,8 +136,8 @@ impl CgroupTree {
     }
 
     /// Removes the subtree at shutdown. Groups with processes and the supervisor's own group remain.
-    pub fn give_back(&self, subtree: &CgroupSubtree) {
-        self.tidy(subtree, &HashSet::new());
+    pub fn remove_subtree(&self, subtree: &CgroupSubtree) {
+        self.remove_empty_groups(subtree, &HashSet::new());
         if let Err(error) = self.dir(&subtree.path()).and_then(fs::remove_dir) {
             tracing::debug!(%error, "the subtree of control groups stays");
         }
@@ -187,7 +187,7 @@ impl CgroupTree {
         for name in CONTROLLERS.into_iter().filter(|name| offered.contains(*name)) {
             let mut done = turn_on(base, name);
             if done.as_ref().is_err_and(|e| Errno::from_io_error(e) == Some(Errno::BUSY))
-                && self.step_aside(subtree, base).is_ok()
+                && self.move_to_own_group(subtree, base).is_ok()
             {
                 done = turn_on(base, name);
             }
@@ -207,7 +207,7 @@ impl CgroupTree {
         Controllers::found(&base.to_string_lossy(), &offered, &read(Path::new("/proc/self/mountinfo")))
     }
 
-    fn step_aside(&self, subtree: &CgroupSubtree, base: &Path) -> io::Result<()> {
+    fn move_to_own_group(&self, subtree: &CgroupSubtree, base: &Path) -> io::Result<()> {
         let me = std::process::id().to_string();
         if words(&base.join("cgroup.procs")) != HashSet::from([me.clone()]) {
             return Err(io::Error::other("the supervisor is not alone in its control group"));
@@ -261,7 +261,7 @@ impl CgroupTree {
 ///
 /// # Errors
 /// The obstacle.
-pub fn place(
+pub fn choose_subtree(
     tree: Option<&CgroupTree>,
     root: Option<&Path>,
     short_id: &str,

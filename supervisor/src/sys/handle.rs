@@ -35,7 +35,7 @@ impl ProcessHandle {
     }
 
     /// Duplicates the directory descriptor, for a reader thread that may be abandoned.
-    pub(super) fn dir_again(&self) -> Option<OwnedFd> {
+    pub(super) fn try_clone_dir(&self) -> Option<OwnedFd> {
         self.dir.as_ref()?.try_clone().ok()
     }
 
@@ -156,7 +156,7 @@ pub(super) fn marker_in(dir: &OwnedFd) -> Marker {
 }
 
 /// Reads the facts that legacy records are compared to. May hang.
-pub(super) fn particulars_in(dir: &OwnedFd) -> LegacyFacts {
+pub(super) fn legacy_facts_in(dir: &OwnedFd) -> LegacyFacts {
     let argv = read_at(dir.as_fd(), "cmdline", ENVIRON_BYTES_MAX).ok().and_then(|bytes| {
         let text = String::from_utf8(bytes).ok()?;
         Some(text.strip_suffix('\0')?.split('\0').map(str::to_owned).collect())

@@ -13,7 +13,7 @@ use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::legacy::LegacyFacts;
 use crate::core::verify::{Evidence, HandleId, Marker, Verified};
 use crate::sys::cgroup::CgroupTree;
-use crate::sys::handle::{self, marker_in, may_hide, particulars_in};
+use crate::sys::handle::{self, marker_in, may_hide, legacy_facts_in};
 pub use crate::sys::handle::{ProcessHandle, pidfs_inode};
 use crate::sys::packet::{Packet, control_pair};
 use crate::sys::reads::{ProcessRead, ProcessReader};
@@ -248,7 +248,7 @@ impl Sys for Linux {
         self.open_as(pid, false).map(Arc::new)
     }
 
-    fn glance(&self, handle: &ProcessHandle) -> Evidence {
+    fn evidence_without_marker(&self, handle: &ProcessHandle) -> Evidence {
         let stat = handle.stat();
         // The pidfd provides facts that `/proc` hides.
         let parent = if stat.is_none() { handle.parent() } else { None };
@@ -271,13 +271,13 @@ impl Sys for Linux {
     }
 
     fn marker(&self, handle: &ProcessHandle) -> Marker {
-        let Some(dir) = handle.dir_again() else { return Marker::Unreadable };
+        let Some(dir) = handle.try_clone_dir() else { return Marker::Unreadable };
         self.reads.one(handle.pid, move || marker_in(&dir)).unwrap_or(Marker::Unreadable)
     }
 
-    fn particulars(&self, handle: &ProcessHandle) -> LegacyFacts {
-        let Some(dir) = handle.dir_again() else { return LegacyFacts::default() };
-        self.reads.one(handle.pid, move || particulars_in(&dir)).unwrap_or_default()
+    fn legacy_facts(&self, handle: &ProcessHandle) -> LegacyFacts {
+        let Some(dir) = handle.try_clone_dir() else { return LegacyFacts::default() };
+        self.reads.one(handle.pid, move || legacy_facts_in(&dir)).unwrap_or_default()
     }
 
     fn peek_markers(&self, pids: &[i32]) -> Vec<Marker> {
@@ -292,7 +292,7 @@ impl Sys for Linux {
         read.into_iter().map(|marker| marker.unwrap_or(Marker::Unreadable)).collect()
     }
 
-    fn holds_number(&self, handle: &ProcessHandle) -> bool {
+    fn is_unreaped(&self, handle: &ProcessHandle) -> bool {
         handle.reaped().map_or_else(|| !handle.is_gone(), |reaped| !reaped)
     }
 
@@ -330,7 +330,7 @@ impl Sys for Linux {
         raw_signal(fd.as_fd(), number(signal), PIDFD_SIGNAL_PROCESS_GROUP).map_err(signal_error)
     }
 
-    fn own_line(&self) -> HashSet<i32> {
+    fn own_ancestry(&self) -> HashSet<i32> {
         let mut line = HashSet::new();
         let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
         while pid > 0 && line.insert(pid) {
@@ -377,13 +377,13 @@ impl Sys for Linux {
         self.open_as(pid, true).map(Arc::new)
     }
 
-    fn spoke(&self, child: &ProcessHandle, sender: &PacketSender) -> bool {
+    fn is_sender(&self, child: &ProcessHandle, sender: &PacketSender) -> bool {
         let process = sender.pidfd.as_ref().and_then(|fd| pidfs_inode(fd.as_fd()));
         // The pid identifies an unreaped child. The kernel gives no pidfd of a process that is gone.
         sender.pid == Some(child.pid) && process.zip(child.inode()).is_none_or(|(one, other)| one == other)
     }
 
-    fn collect(&self, child: &ProcessHandle) -> io::Result<Option<ExitStatus>> {
+    fn try_reap(&self, child: &ProcessHandle) -> io::Result<Option<ExitStatus>> {
         let id = match (&child.pidfd, Pid::from_raw(child.pid)) {
             (Some(fd), _) => WaitId::PidFd(fd.as_fd()),
             (None, Some(pid)) => WaitId::Pid(pid),
@@ -401,7 +401,7 @@ impl Sys for Linux {
         handle::children_in("/proc/self/task")
     }
 
-    fn hides(&self) -> bool {
+    fn may_hide_processes(&self) -> bool {
         self.hides
     }
 
@@ -409,7 +409,7 @@ impl Sys for Linux {
         handle.children()
     }
 
-    fn reap_stray(&self, pid: i32) -> io::Result<bool> {
+    fn reap_orphan(&self, pid: i32) -> io::Result<bool> {
         let pid = Pid::from_raw(pid).ok_or(Errno::CHILD)?;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         Ok(rustix::process::waitid(WaitId::Pid(pid), options)?.is_some())

@@ -115,7 +115,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
 
     /// Reads the kernel's facts about a process through a handle, without the marker, whose read may take
     /// long.
-    fn glance(&self, handle: &Self::Handle) -> Evidence;
+    fn evidence_without_marker(&self, handle: &Self::Handle) -> Evidence;
 
     /// Reads the lease marker from a process's environment through a handle. The kernel reads it from the
     /// memory of the process, which may hang: after a timeout the marker counts as unreadable.
@@ -125,11 +125,11 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     fn evidence(&self, handle: &Self::Handle) -> Evidence {
         // The marker comes first: the life state, read last, shows whether the process still held its pid.
         let marker = self.marker(handle);
-        Evidence { marker, ..self.glance(handle) }
+        Evidence { marker, ..self.evidence_without_marker(handle) }
     }
 
     /// Reads the facts that legacy records are compared to. Without facts no record is believed.
-    fn particulars(&self, _handle: &Self::Handle) -> LegacyFacts {
+    fn legacy_facts(&self, _handle: &Self::Handle) -> LegacyFacts {
         LegacyFacts::default()
     }
 
@@ -138,7 +138,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     fn peek_markers(&self, pids: &[i32]) -> Vec<Marker>;
 
     /// True if the process of a handle is not reaped yet. Until then its pid cannot be reused.
-    fn holds_number(&self, handle: &Self::Handle) -> bool;
+    fn is_unreaped(&self, handle: &Self::Handle) -> bool;
 
     /// Lists all processes: a hint about which processes to open.
     ///
@@ -164,13 +164,13 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ) -> Result<(), SignalError>;
 
     /// Returns the pids of this process and its ancestors.
-    fn own_line(&self) -> HashSet<i32>;
+    fn own_ancestry(&self) -> HashSet<i32>;
 
     /// Returns the parent of a process; `None` if unreadable or gone.
     fn parent(&self, pid: i32) -> Option<i32>;
 
     /// True if the process list may be incomplete.
-    fn hides(&self) -> bool {
+    fn may_hide_processes(&self) -> bool {
         false
     }
 
@@ -198,7 +198,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     fn open_child(&self, pid: i32) -> Result<Arc<Self::Handle>, OpenError>;
 
     /// True if an unreaped child of this process sent a packet.
-    fn spoke(&self, child: &Self::Handle, sender: &PacketSender) -> bool {
+    fn is_sender(&self, child: &Self::Handle, sender: &PacketSender) -> bool {
         let sender = sender.pidfd.as_ref().and_then(|fd| linux::pidfs_inode(fd.as_fd()));
         sender.zip(child.inode()).is_none_or(|(sender, child)| sender == child)
     }
@@ -207,7 +207,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ///
     /// # Errors
     /// The process is not a child of this process, or was reaped before.
-    fn collect(&self, child: &Self::Handle) -> io::Result<Option<ExitStatus>>;
+    fn try_reap(&self, child: &Self::Handle) -> io::Result<Option<ExitStatus>>;
 
     /// Returns the children of this process, including zombies.
     fn children(&self) -> Vec<UnreapedChild>;
@@ -216,7 +216,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     ///
     /// # Errors
     /// The process is not a child of this process.
-    fn reap_stray(&self, pid: i32) -> io::Result<bool>;
+    fn reap_orphan(&self, pid: i32) -> io::Result<bool>;
 
     /// Creates the control group of a new lease. Returns the limits that could not be set.
     ///
@@ -267,7 +267,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     }
 
     /// Runs work that reads many files as a blocking task.
-    fn aside<T: Send + 'static>(
+    fn run_blocking<T: Send + 'static>(
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> impl Future<Output = io::Result<T>> + Send {

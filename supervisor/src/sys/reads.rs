@@ -94,7 +94,7 @@ impl ProcessReader {
         let back = Arc::new(AtomicBool::new(false));
         let (theirs, flag) = (Arc::clone(queue), Arc::clone(&back));
         let work = move || {
-            go_through(&theirs, &say);
+            run_reads(&theirs, &say);
             flag.store(true, Ordering::Release);
         };
         if let Err(error) = std::thread::Builder::new().name("acp-reads".into()).spawn(work) {
@@ -129,7 +129,7 @@ enum ReadProgress<T> {
     Read(usize, T),
 }
 
-fn go_through<T>(queue: &ReadQueue<T>, say: &SyncSender<ReadProgress<T>>) {
+fn run_reads<T>(queue: &ReadQueue<T>, say: &SyncSender<ReadProgress<T>>) {
     loop {
         let Some((at, next)) = lock(queue).pop_front() else { return };
         // The receiver is gone: the rest of the queue was taken back.

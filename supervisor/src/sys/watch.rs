@@ -61,7 +61,7 @@ impl<S: Sys> Child<S> {
             if let Some(status) = self.status {
                 return status;
             }
-            match self.sys.collect(&self.handle) {
+            match self.sys.try_reap(&self.handle) {
                 Ok(Some(status)) => self.status = Some(status),
                 // Not a child of this process, or reaped before: the status cannot be determined.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::CHILD) => {
@@ -144,7 +144,7 @@ impl ControlPacket {
         sys: &S,
         wrapper: &S::Handle,
     ) -> Result<Result<FromWrapper, WireError>, PacketRejection> {
-        if !sys.spoke(wrapper, &self.sender) {
+        if !sys.is_sender(wrapper, &self.sender) {
             return Err(PacketRejection::Other);
         }
         if self.laden { Err(PacketRejection::Laden) } else { Ok(self.message) }
@@ -198,12 +198,12 @@ impl Control {
     /// Reads all waiting packets without blocking: the last messages of an exited wrapper. Another process
     /// may hold the wrapper's end of the socket, so the end of the stream is not awaited.
     #[must_use]
-    pub fn last_words(&self) -> Vec<ControlPacket> {
+    pub fn drain_messages(&self) -> Vec<ControlPacket> {
         // A socket buffer holds only a limited number of packets.
-        const WORDS_MAX: usize = 1024;
+        const LAST_MESSAGES_MAX: usize = 1024;
         let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
         let next = || ControlPacket::of(linux::recv_packet(self.socket.as_fd(), &mut bytes).ok()?, &bytes);
-        std::iter::from_fn(next).take(WORDS_MAX).collect()
+        std::iter::from_fn(next).take(LAST_MESSAGES_MAX).collect()
     }
 
     /// Sends a message with descriptors. Messages are few and small, so the socket never fills up.
@@ -229,7 +229,7 @@ mod tests {
         let packet = wire::encode(&said, CONTROL_BYTES_MAX).unwrap();
         packet::send_with_fds(theirs.as_fd(), &packet, &[]).unwrap();
         let words = |control: &Control| -> Vec<FromWrapper> {
-            control.last_words().into_iter().map(|heard| heard.message.unwrap()).collect()
+            control.drain_messages().into_iter().map(|heard| heard.message.unwrap()).collect()
         };
         assert_eq!(words(&control), [said]);
         assert_eq!(words(&control), []);

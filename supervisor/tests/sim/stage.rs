@@ -11,10 +11,10 @@ use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spa
 use acp_supervisor::config::Config;
 use acp_supervisor::context::Context;
 use acp_supervisor::core::cgroup::CgroupSubtree;
-use acp_supervisor::core::ladder::{CgroupLimits, Containment, choose};
+use acp_supervisor::core::ladder::{CgroupLimits, Containment, select_level};
 use acp_supervisor::core::lease::{BoundProcesses, Lease, ProcessRecord};
 use acp_supervisor::core::load::{self, SupervisorIdentity};
-use acp_supervisor::core::retain::{Clocks, EndTime, LostFinding, due_ms, may_be_forgotten};
+use acp_supervisor::core::retain::{Clocks, EndTime, LostFinding, due_ms, may_be_removed};
 use acp_supervisor::launchdir::WrapperRoot;
 use acp_supervisor::lease_task::{self, LeaseCmd, PauseRequest};
 use acp_supervisor::owner::Event;
@@ -112,13 +112,13 @@ impl Stage {
         let (events, queue) = mpsc::channel(4096);
         let config = Config { reap_term_ms: REAP_TERM_MS, reap_kill_ms: 500, ..Config::default() };
         let holding = Containment {
-            rung: choose(&abilities, config.rung).unwrap(),
+            rung: select_level(&abilities, config.rung).unwrap(),
             subtree: CgroupSubtree::new("/", "sim"),
             limits: CgroupLimits::default(),
         };
         let context = Arc::new(Context {
             tenants: Vec::new(),
-            own_line: sys.own_line(),
+            own_ancestry: sys.own_ancestry(),
             abilities,
             holding,
             store,
@@ -378,9 +378,9 @@ impl Stage {
 
     /// As [`Stage::reap`], where that may fail.
     pub(crate) async fn try_reap(&mut self) -> std::io::Result<Vec<ReapLine>> {
-        let own = SupervisorIdentity { scope: &self.context.scope, line: &self.context.own_line };
+        let own = SupervisorIdentity { scope: &self.context.scope, line: &self.context.own_ancestry };
         let now = |pid| self.sys.open(pid).ok()?.record();
-        for lease in load::settle(&mut self.leases, own, 1, now) {
+        for lease in load::quarantine_invalid(&mut self.leases, own, 1, now) {
             self.drive(self.context.store.save_lease(&lease)).await.unwrap();
         }
         let lines = self.look(|l| !l.state.is_ended()).await;
@@ -416,7 +416,7 @@ impl Stage {
         let over = |l: &Lease| {
             let due = l.ended_at_ms.map(|at| due_ms(EndTime::Before(at), keep_ms, &clocks));
             due.is_some_and(|due| due <= after_ms)
-                && may_be_forgotten(l, self.rests.get(&l.lease_id).copied())
+                && may_be_removed(l, self.rests.get(&l.lease_id).copied())
         };
         let ids: Vec<LeaseId> = self.leases.iter().filter(|l| over(l)).map(|l| l.lease_id).collect();
         self.drive(self.context.store.delete_leases(ids.clone())).await.unwrap();

@@ -159,7 +159,7 @@ impl Sys for FakeSys {
         opened
     }
 
-    fn glance(&self, handle: &FakeHandle) -> Evidence {
+    fn evidence_without_marker(&self, handle: &FakeHandle) -> Evidence {
         let inode = handle.inode();
         let mut kernel = self.kernel();
         let stat = handle.stat(&kernel);
@@ -207,7 +207,7 @@ impl Sys for FakeSys {
         pids.iter().map(|pid| kernel.marker(*pid)).collect()
     }
 
-    fn holds_number(&self, handle: &FakeHandle) -> bool {
+    fn is_unreaped(&self, handle: &FakeHandle) -> bool {
         self.kernel().by_serial(handle.serial).is_some()
     }
 
@@ -254,7 +254,7 @@ impl Sys for FakeSys {
         if reached { Ok(()) } else { Err(SignalError::Foreign) }
     }
 
-    fn own_line(&self) -> HashSet<i32> {
+    fn own_ancestry(&self) -> HashSet<i32> {
         let kernel = self.kernel();
         std::iter::successors(Some(ME), |pid| Some(kernel.get(*pid)?.ppid))
             .take_while(|pid| *pid > 0)
@@ -266,7 +266,7 @@ impl Sys for FakeSys {
         kernel.get(pid).filter(|t| !t.hidden || kernel.pidfd_info).map(|t| t.ppid)
     }
 
-    fn hides(&self) -> bool {
+    fn may_hide_processes(&self) -> bool {
         self.kernel().tasks().any(|t| t.hidden)
     }
 
@@ -293,7 +293,7 @@ impl Sys for FakeSys {
         self.open_as(&self.kernel(), pid, true)
     }
 
-    fn collect(&self, child: &FakeHandle) -> io::Result<Option<ExitStatus>> {
+    fn try_reap(&self, child: &FakeHandle) -> io::Result<Option<ExitStatus>> {
         let mut kernel = self.kernel();
         if let Some(errno) = kernel.collect_fails {
             return Err(errno.into());
@@ -319,13 +319,13 @@ impl Sys for FakeSys {
         Ok(self.kernel().populated_groups.contains(strange.path()))
     }
 
-    fn reap_stray(&self, pid: i32) -> io::Result<bool> {
+    fn reap_orphan(&self, pid: i32) -> io::Result<bool> {
         let handle = self.open_as(&self.kernel(), pid, true).map_err(io::Error::other)?;
-        Ok(self.collect(&handle)?.is_some())
+        Ok(self.try_reap(&handle)?.is_some())
     }
 
     /// At once: virtual time stands still meanwhile.
-    async fn aside<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {

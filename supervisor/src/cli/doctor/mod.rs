@@ -86,8 +86,8 @@ pub(super) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Output
     let wrapper = args.wrapper.clone().unwrap_or_else(crate::app::default_wrapper);
     checks.extend(place::wrapper(&wrapper, &config, &state_dir));
     let ladder = match &seen {
-        Some(seen) => Ok(rungs::ContainmentLevels::told(&seen.status)),
-        None => rungs::ContainmentLevels::tried(&config, &wrapper),
+        Some(seen) => Ok(rungs::ContainmentLevels::from_status(&seen.status)),
+        None => rungs::ContainmentLevels::probe(&config, &wrapper),
     };
     match &ladder {
         Ok(ladder) => checks.extend(ladder.checks(&config)),

@@ -3,7 +3,7 @@
 
 use super::Check;
 use crate::config::{Config, ContainmentSetting};
-use crate::core::ladder::{ContainmentReport, choose, explain, explain_told};
+use crate::core::ladder::{ContainmentReport, select_level, report_levels, report_from_status};
 use crate::ground;
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use acp_shared::protocol::Status;
@@ -27,9 +27,9 @@ pub(super) struct ContainmentLevels {
 
 impl ContainmentLevels {
     /// Creates the report from the status of a running supervisor.
-    pub(super) fn told(status: &Status) -> Self {
+    pub(super) fn from_status(status: &Status) -> Self {
         Self {
-            reports: explain_told(&status.rung, &status.rungs_missing),
+            reports: report_from_status(&status.rung, &status.rungs_missing),
             abilities: status.abilities.clone(),
             in_use: true,
             refused: None,
@@ -39,27 +39,27 @@ impl ContainmentLevels {
 
     /// Probes the levels for a supervisor that would be started from here. Uses a temporary directory, so
     /// that a running supervisor is not affected.
-    pub(super) fn tried(config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
+    pub(super) fn probe(config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
         let dir = std::env::temp_dir().join(format!("acp-doctor-{}", acp_shared::ids::LeaseId::mint()));
-        let tried = Self::tried_in(&dir, config, wrapper);
+        let tried = Self::probe_in(&dir, config, wrapper);
         drop(std::fs::remove_dir_all(&dir));
         tried
     }
 
-    fn tried_in(dir: &Path, config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
+    fn probe_in(dir: &Path, config: &Config, wrapper: &Path) -> Result<Self, LaunchDirError> {
         private_dir(dir).map_err(|source| LaunchDirError::Prepare { path: dir.to_owned(), source })?;
         let wrappers = WrapperRoot::prepare(dir, wrapper)?;
         let (sys, abilities, subtree) = ground::probe(config, dir, &wrappers)?;
         if let Some(tree) = sys.groups() {
             tree.give_back(&subtree);
         }
-        let chosen = choose(&abilities, config.rung);
+        let chosen = select_level(&abilities, config.rung);
         let unlimited = |rung| ground::limits_without_effect(&sys, (rung, &subtree), &abilities, config);
         let mut named = abilities.named();
         // Becoming a subreaper is not probed here.
         named.retain(|(name, _)| name != "subreaper");
         Ok(Self {
-            reports: explain(&abilities, config),
+            reports: report_levels(&abilities, config),
             abilities: named,
             in_use: false,
             unlimited: chosen.map(unlimited).unwrap_or_default(),
@@ -168,11 +168,11 @@ pub(super) fn not_tried(error: &LaunchDirError) -> Check {
 mod tests {
     use super::super::CheckStatus::{Fail, Ok, Warn};
     use super::*;
-    use crate::core::ladder::{CgroupSupport, ContainmentLevel, KernelFeatures, out_of_reach};
+    use crate::core::ladder::{CgroupSupport, ContainmentLevel, KernelFeatures, unavailable_levels};
 
     fn told(rung: &str, abilities: &KernelFeatures) -> ContainmentLevels {
         ContainmentLevels {
-            reports: explain_told(rung, &out_of_reach(abilities)),
+            reports: report_from_status(rung, &unavailable_levels(abilities)),
             abilities: abilities.named(),
             in_use: true,
             refused: None,

@@ -12,7 +12,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// Poll interval while waiting for the end.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CloseArgs {
@@ -83,7 +83,7 @@ async fn wait(client: &mut Client, ids: &[LeaseId], timeout: Duration) -> Result
             let why = format!("it is still {} ({})", waiting.state, waiting.state_reason);
             return Err(CliError::NotClosed(waiting.lease_id, why));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
 }
 

@@ -43,7 +43,7 @@ fn identity(boot_id: &str, start_ticks: u64) -> Option<RecordedIdentity> {
 }
 
 fn judge(record: &LegacyRecord, now: &Evidence, live: &LegacyFacts) -> &'static str {
-    let guard = ProtectedProcesses { own_line: HashSet::from([1, 5]), other_roots: HashSet::from([6]) };
+    let guard = ProtectedProcesses { own_ancestry: HashSet::from([1, 5]), other_roots: HashSet::from([6]) };
     verify_legacy(record, 1000, now, live, &guard).as_str()
 }
 
