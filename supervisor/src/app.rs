@@ -7,7 +7,9 @@ use crate::core::lease::Lease;
 use crate::core::load::{self, SupervisorIdentity};
 use crate::core::tenant::Tenant;
 use crate::ground::{self, StartupError};
-use crate::handover::{Handover, HandoverResources, ImportedState, InheritableResources, without_handover_args, program};
+use crate::handover::{
+    Handover, HandoverResources, ImportedState, InheritableResources, program, without_handover_args,
+};
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::owner::{Event, Owner, OwnerExit};
 use crate::reaper;
@@ -194,8 +196,13 @@ impl SupervisorParts {
     }
 
     /// Starts to accept connections and signals.
-    fn start_serving(&self, owner: &mut Owner, standing: InheritableResources, doors: ServerEndpoints) {
-        let ServerEndpoints { accepts, signals, manager } = doors;
+    fn start_serving(
+        &self,
+        owner: &mut Owner,
+        inheritable: InheritableResources,
+        endpoints: ServerEndpoints,
+    ) {
+        let ServerEndpoints { accepts, signals, manager } = endpoints;
         let server =
             server::serve(Arc::clone(&self.context), accepts, (Arc::clone(&self.links), self.policy.clone()));
         let signals = signals.watch(Arc::clone(&self.context));
@@ -203,18 +210,18 @@ impl SupervisorParts {
         let read_only = self.context.store.read_only().is_some();
         owner.manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
         owner.set_handover_resources(HandoverResources {
-            standing,
-            doors: vec![tokio::spawn(server), tokio::spawn(signals)],
+            inheritable,
+            server_tasks: vec![tokio::spawn(server), tokio::spawn(signals)],
             program: self.program.clone(),
             args: without_handover_args(std::env::args_os().skip(1)),
         });
     }
 
     /// Resumes an owner from its exported state.
-    fn import(&self, thawing: ImportedState, doors: ServerEndpoints) -> Result<Owner, AppError> {
-        let thawed = Owner::import(&self.context, self.policy.clone(), thawing);
-        let (mut owner, standing) = file(&self.context.state_dir, thawed)?;
-        self.start_serving(&mut owner, standing, doors);
+    fn import(&self, imported: ImportedState, endpoints: ServerEndpoints) -> Result<Owner, AppError> {
+        let imported = Owner::import(&self.context, self.policy.clone(), imported);
+        let (mut owner, inheritable) = file(&self.context.state_dir, imported)?;
+        self.start_serving(&mut owner, inheritable, endpoints);
         Ok(owner)
     }
 
@@ -242,10 +249,10 @@ impl SupervisorParts {
         let mut owner = Owner::new(Arc::clone(context), self.policy.clone(), leases, installations, warnings);
         let socket = file(&socket, Socket::open(socket.clone(), &context.config, &self.policy))?;
         let listener = file(&socket.path, socket.listener.descriptor())?;
-        let standing = InheritableResources { lock: lock.into(), listener, to_remove: socket.to_remove() };
-        tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.holding.rung.as_str(), "ready");
-        let doors = self.set_up_endpoints(standing.listener.try_clone())?;
-        self.start_serving(&mut owner, standing, doors);
+        let inheritable = InheritableResources { lock: lock.into(), listener, to_remove: socket.to_remove() };
+        tracing::info!(socket = %socket.path.display(), pid = context.me.pid, rung = context.containment.rung.as_str(), "ready");
+        let endpoints = self.set_up_endpoints(inheritable.listener.try_clone())?;
+        self.start_serving(&mut owner, inheritable, endpoints);
         ready(&socket.path);
         Ok(owner)
     }
@@ -259,13 +266,13 @@ impl SupervisorParts {
     ) -> Result<Option<InheritableResources>, AppError> {
         let watches = self.context.store.read_only().is_none();
         let strays = watches.then(|| tokio::spawn(strays::watch_orphans(Arc::clone(&self.context))));
-        let standing = loop {
+        let inheritable = loop {
             match owner.run(queue).await {
-                OwnerExit::Ended(standing) => break standing,
-                OwnerExit::Exported(frozen) => {
-                    let thawing = frozen.exec(&self.context).await;
-                    let doors = self.set_up_endpoints(thawing.handover.head.listener.try_clone())?;
-                    owner = self.import(thawing, doors)?;
+                OwnerExit::Ended(inheritable) => break inheritable,
+                OwnerExit::Exported(exported) => {
+                    let imported = exported.exec(&self.context).await;
+                    let endpoints = self.set_up_endpoints(imported.handover.head.listener.try_clone())?;
+                    owner = self.import(imported, endpoints)?;
                 }
             }
         };
@@ -273,7 +280,7 @@ impl SupervisorParts {
             task.abort();
             drop(task.await);
         }
-        Ok(standing)
+        Ok(inheritable)
     }
 }
 
@@ -289,16 +296,16 @@ pub(crate) async fn serve(
     ready: impl FnOnce(&Path),
 ) -> Result<(), AppError> {
     let program = program::own();
-    let begun = set_up(options, handover.as_ref())?;
-    let OwnerSetup { context, policy, mut queue, loaded, warnings, writer, fresh } = begun;
+    let setup = set_up(options, handover.as_ref())?;
+    let OwnerSetup { context, policy, mut queue, loaded, warnings, writer, fresh } = setup;
     let links = Arc::new(AtomicU64::new(1));
-    let house = SupervisorParts { context: Arc::clone(&context), policy, links, program };
+    let parts = SupervisorParts { context: Arc::clone(&context), policy, links, program };
     let owner = match (handover.as_ref(), fresh) {
-        (Some(to_come), _) => {
-            let doors = house.set_up_endpoints(to_come.head.listener.try_clone())?;
-            tracing::info!(from = to_come.head.version, leases = to_come.living_leases(), "taking over");
+        (Some(pending), _) => {
+            let endpoints = parts.set_up_endpoints(pending.head.listener.try_clone())?;
+            tracing::info!(from = pending.head.version, leases = pending.living_leases(), "taking over");
             let Some(handover) = handover.take() else { return Ok(()) };
-            let mut owner = house.import(handover.into_imported_state(loaded.leases), doors)?;
+            let mut owner = parts.import(handover.into_imported_state(loaded.leases), endpoints)?;
             // The warnings of the earlier program are already in the handover.
             let new = |warning: &String| !owner.warnings.contains(warning);
             let new: Vec<String> = warnings.into_iter().filter(new).collect();
@@ -306,11 +313,13 @@ pub(crate) async fn serve(
             owner.resume_failed_start_cleanup();
             owner
         }
-        (None, Some(fresh)) => house.start_from_store(fresh, (loaded, warnings), ready).await?,
+        (None, Some(fresh)) => parts.start_from_store(fresh, (loaded, warnings), ready).await?,
         (None, None) => return Ok(()),
     };
-    let standing = house.run_owner(owner, &mut queue).await?;
-    drop(standing.as_ref().and_then(|standing| standing.to_remove.as_ref()).map(std::fs::remove_file));
+    let inheritable = parts.run_owner(owner, &mut queue).await?;
+    drop(
+        inheritable.as_ref().and_then(|inheritable| inheritable.to_remove.as_ref()).map(std::fs::remove_file),
+    );
     context.finish_disk_work().await;
     remove_cgroup_subtree(&context);
     // After this, all posted writes are on disk, in one file.
@@ -318,7 +327,7 @@ pub(crate) async fn serve(
     if finished.is_ok() {
         writer.finish();
     }
-    drop(standing);
+    drop(inheritable);
     Ok(finished?)
 }
 
@@ -372,21 +381,22 @@ fn prepare(
     let root = options.config.wrapper_root.clone().unwrap_or_else(|| state_dir.join("wrappers"));
     let wrapper_root = WrapperRoot::prepare(&root, &options.wrapper.unwrap_or_else(default_wrapper))?;
     let (store, writer, mut loaded) = Store::open(&state_dir)?;
-    let mut ground = match handover {
+    let mut startup = match handover {
         Some(handover) => ground::resume_after_exec(handover.head.abilities, handover.head.holding.clone()),
         None => ground::probe_and_choose(&options.config, &state_dir, &wrapper_root),
     }?;
-    let holding = (ground.holding.rung, &ground.holding.subtree);
-    let unlimited = ground::limits_without_effect(&ground.sys, holding, &ground.abilities, &options.config);
-    ground.warnings.extend(unlimited);
-    for warning in &ground.warnings {
+    let containment = (startup.containment.rung, &startup.containment.subtree);
+    let unlimited =
+        ground::limits_without_effect(&startup.sys, containment, &startup.abilities, &options.config);
+    startup.warnings.extend(unlimited);
+    for warning in &startup.warnings {
         tracing::warn!("{warning}");
     }
-    ground.warnings.append(&mut loaded.warnings);
+    startup.warnings.append(&mut loaded.warnings);
     let spools = SpoolDir::new(&spool_dir, options.config.spool_total_bytes_max);
     let nobodys = spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     if handover.is_none() && store.read_only().is_none() {
-        ground.warnings.extend(remove_unknown_spools(&loaded, &nobodys));
+        startup.warnings.extend(remove_unknown_spools(&loaded, &nobodys));
     }
     let logs = SessionLogs::new(&state_dir.join("logs"), options.config.stderr_bytes_max);
     if handover.is_none() && store.read_only().is_none() && !loaded.fresh && !loaded.unreadable {
@@ -394,17 +404,17 @@ fn prepare(
     }
     let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
     let context = Arc::new(Context {
-        own_ancestry: ground.sys.own_ancestry(),
-        sys: ground.sys,
-        abilities: ground.abilities,
-        holding: ground.holding,
+        own_ancestry: startup.sys.own_ancestry(),
+        sys: startup.sys,
+        abilities: startup.abilities,
+        containment: startup.containment,
         store,
         config: options.config,
         tenants,
         wrapper_root,
         state_dir,
-        me: ground.me,
-        scope: ground.scope,
+        me: startup.me,
+        scope: startup.scope,
         roots: Mutex::new(HashSet::new()),
         budgets: Mutex::default(),
         spools,
@@ -413,11 +423,11 @@ fn prepare(
         descriptors,
         refusals: RefusalLog::default(),
         events,
-        looks: Semaphore::new(INSPECTIONS_MAX),
+        inspections: Semaphore::new(INSPECTIONS_MAX),
         started: handover.map_or_else(Instant::now, Handover::started),
         wall_at_start_ms: handover.and_then(|h| h.head.wall_at_start_ms).unwrap_or_else(wall_ms),
     });
-    Ok((context, queue, loaded, ground.warnings, writer))
+    Ok((context, queue, loaded, startup.warnings, writer))
 }
 
 /// Removes spools of leases that are not in the store. If the store may have lost leases by mistake, the
@@ -445,7 +455,7 @@ fn remove_unknown_spools(loaded: &Loaded, nobodys: &[PathBuf]) -> Option<String>
 /// Marks implausible lease rows as unusable, cleans up launch directories, and returns a warning about
 /// unknown ones.
 fn quarantine_and_clean_up(context: &Context, loaded: &mut Loaded) -> Vec<String> {
-    let own = SupervisorIdentity { scope: &context.scope, line: &context.own_ancestry };
+    let own = SupervisorIdentity { scope: &context.scope, ancestry: &context.own_ancestry };
     let now = |pid| context.sys.open(pid).ok()?.record();
     for lease in load::quarantine_invalid(&mut loaded.leases, own, wall_ms(), now) {
         tracing::error!(lease_id = %lease.lease_id, reason = lease.state_reason, "a lease");
@@ -501,13 +511,13 @@ fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<Acces
 fn remove_empty_cgroups(context: &Context, leases: &[Lease]) {
     let living = leases.iter().filter(|l| !l.state.is_ended()).map(|l| l.lease_id).collect();
     if let Some(tree) = context.sys.groups() {
-        tree.remove_empty_groups(&context.holding.subtree, &living);
+        tree.remove_empty_groups(&context.containment.subtree, &living);
     }
 }
 
 fn remove_cgroup_subtree(context: &Context) {
     if let Some(tree) = context.sys.groups() {
-        tree.remove_subtree(&context.holding.subtree);
+        tree.remove_subtree(&context.containment.subtree);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::core::lease::{Lease, PidScope, ProcessRecord};
 use crate::core::retain::Clocks;
 use crate::core::tenant::Tenant;
 use crate::core::tree;
-use crate::core::verify::ProtectedProcesses;
+use crate::core::verify::SignalGuard;
 use crate::launchdir::WrapperRoot;
 use crate::owner::Event;
 use crate::relay::RelayLimits;
@@ -35,7 +35,7 @@ pub struct Context<S: Sys = Linux> {
     /// Probed kernel features.
     pub abilities: KernelFeatures,
     /// Containment of process trees.
-    pub holding: Containment,
+    pub containment: Containment,
     /// The lease store.
     pub store: Store,
     /// Configuration.
@@ -69,7 +69,7 @@ pub struct Context<S: Sys = Linux> {
     /// Channel to the owner.
     pub events: mpsc::Sender<Event>,
     /// Limits concurrent process inspections for clients, so that they cannot delay the end of trees.
-    pub looks: Semaphore,
+    pub inspections: Semaphore,
     /// Start of this supervisor.
     pub started: Instant,
     /// Wall clock time at the start, milliseconds since the Unix epoch.
@@ -80,7 +80,7 @@ pub struct Context<S: Sys = Linux> {
 #[derive(Debug, Default)]
 pub struct Children {
     /// Children that were started and not yet reaped.
-    pub held: HashSet<i32>,
+    pub registered: HashSet<i32>,
     /// Threads that are starting a child: the child may already exist, but its pid is not known yet.
     starting: HashSet<i32>,
 }
@@ -121,21 +121,21 @@ impl<S: Sys> Context<S> {
 
     /// Returns the processes that must not be signalled for a lease whose own root is `own`.
     #[must_use]
-    pub fn guard(&self, own: Option<i32>) -> ProtectedProcesses {
+    pub fn guard(&self, own: Option<i32>) -> SignalGuard {
         let mut other_roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         if let Some(pid) = own {
             other_roots.remove(&pid);
         }
         // Read again for each call: the pid of an ancestor that has ended may be reused.
-        ProtectedProcesses { own_ancestry: self.sys.own_ancestry(), other_roots }
+        SignalGuard { own_ancestry: self.sys.own_ancestry(), other_roots }
     }
 
     /// True if a process belongs to the tree of a lease. Also true if its ancestors cannot be determined.
     #[must_use]
     pub fn is_lease_process(&self, pid: i32) -> bool {
         const TRIES_MAX: u32 = 3;
-        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.evidence_without_marker(&handle).cgroup);
-        if group.is_some_and(|group| self.holding.subtree.is_of_a_lease(&group)) {
+        let group = self.sys.open(pid).ok().and_then(|handle| self.sys.kernel_evidence(&handle).cgroup);
+        if group.is_some_and(|group| self.containment.subtree.is_of_a_lease(&group)) {
             return true;
         }
         let mut roots = self.roots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
@@ -172,24 +172,24 @@ impl<S: Sys> Context<S> {
         let started = start();
         let mut children = self.children();
         children.starting.remove(&thread);
-        children.held.extend(started.as_ref().ok());
+        children.registered.extend(started.as_ref().ok());
         started
     }
 
     /// Registers a child that an earlier program of this process started.
     pub fn track_child(&self, pid: i32) {
-        self.children().held.insert(pid);
+        self.children().registered.insert(pid);
     }
 
     /// Unregisters a child that was reaped or is no longer managed.
     pub fn release_child(&self, pid: i32) {
-        self.children().held.remove(&pid);
+        self.children().registered.remove(&pid);
     }
 
     /// True if this process has any child, either registered or an orphan.
     #[must_use]
     pub fn has_children(&self) -> bool {
-        !self.children().held.is_empty() || !self.sys.children().is_empty()
+        !self.children().registered.is_empty() || !self.sys.children().is_empty()
     }
 
     /// Returns the orphans: children that are not registered. Children of a thread that is just starting one
@@ -199,7 +199,7 @@ impl<S: Sys> Context<S> {
         // Keep the lock while the list is read: meanwhile no start can begin, and no registered pid is freed.
         let children = self.children();
         let stray = |child: &UnreapedChild| {
-            !children.held.contains(&child.pid) && !children.starting.contains(&child.thread)
+            !children.registered.contains(&child.pid) && !children.starting.contains(&child.thread)
         };
         self.sys.children().into_iter().filter(stray).map(|child| child.pid).collect()
     }
@@ -208,7 +208,8 @@ impl<S: Sys> Context<S> {
     /// sure that it is done.
     pub fn spawn_cleanup(&self, lease: &Lease) -> JoinHandle<()> {
         let (sys, root) = (Arc::clone(&self.sys), self.wrapper_root.clone());
-        let leaf = self.holding.subtree.recorded(lease).own().cloned().filter(|_| lease.scope == self.scope);
+        let leaf =
+            self.containment.subtree.recorded(lease).own().cloned().filter(|_| lease.scope == self.scope);
         let (gateway, lease_id) = (lease.gateway, lease.lease_id);
         tokio::spawn(async move {
             if let Some(leaf) = leaf
@@ -267,7 +268,7 @@ impl<S: Sys> Context<S> {
         &self,
         work: impl FnOnce(&S) -> std::io::Result<T> + Send + 'static,
     ) -> std::io::Result<T> {
-        let turn = self.looks.acquire().await.map_err(std::io::Error::other)?;
+        let turn = self.inspections.acquire().await.map_err(std::io::Error::other)?;
         let result = self.blocking(work).await;
         drop(turn);
         result

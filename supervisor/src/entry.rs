@@ -29,7 +29,7 @@ pub(crate) struct LeaseEntry {
     /// Time of the end on the supervisor's monotonic clock, if this supervisor saw it.
     pub(crate) ended_seen_ms: Option<u64>,
     /// Latest evidence about the tree of a lost lease, if it was checked again.
-    pub(crate) rest: Option<LostFinding>,
+    pub(crate) lost_finding: Option<LostFinding>,
 }
 
 impl LeaseEntry {
@@ -44,14 +44,14 @@ impl LeaseEntry {
             close_at_ms: None,
             open_since_ms: 0,
             ended_seen_ms: None,
-            rest: None,
+            lost_finding: None,
         }
     }
 
     /// Replaces the row by a newer version.
     pub(crate) fn take(&mut self, lease: Lease, now_ms: u64) {
         self.ended_seen_ms = lease.state.is_ended().then(|| self.ended_seen_ms.unwrap_or(now_ms));
-        self.rest = self.rest.filter(|_| lease.state == LeaseState::Lost);
+        self.lost_finding = self.lost_finding.filter(|_| lease.state == LeaseState::Lost);
         self.lease = lease;
     }
 
@@ -64,7 +64,7 @@ impl LeaseEntry {
 
     /// True if retention may remove the row.
     pub(crate) fn may_be_removed(&self) -> bool {
-        may_be_removed(&self.lease, self.rest)
+        may_be_removed(&self.lease, self.lost_finding)
     }
 
     /// True if the sweep checks this lease: no task works on it, and its end is not proved.
@@ -76,9 +76,9 @@ impl LeaseEntry {
     /// Returns the public description of the lease.
     pub(crate) fn info(&self) -> LeaseInfo {
         let mut info = self.lease.info();
-        if let Some(rest) = self.rest {
+        if let Some(lost_finding) = self.lost_finding {
             let between = if info.state_reason.is_empty() { "" } else { "; " };
-            info.state_reason = format!("{}{between}{}", info.state_reason, rest.describe());
+            info.state_reason = format!("{}{between}{}", info.state_reason, lost_finding.describe());
         }
         if let Some(relay) = &self.relay {
             relay.describe(&mut info);

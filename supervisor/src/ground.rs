@@ -26,7 +26,7 @@ const SHORT_ID_DIGITS: usize = 12;
 pub enum StartupError {
     /// The system does not report necessary facts about this process.
     #[error("this system does not say {0}; is /proc mounted?")]
-    Blind(&'static str),
+    MissingFact(&'static str),
     /// The configured containment level is not available.
     #[error(transparent)]
     Containment(#[from] ContainmentError),
@@ -43,7 +43,7 @@ pub struct StartupState {
     /// Probed kernel features.
     pub abilities: KernelFeatures,
     /// Containment of process trees.
-    pub holding: Containment,
+    pub containment: Containment,
     /// Record of this process.
     pub me: ProcessRecord,
     /// Scope of this process: boot and namespaces.
@@ -64,7 +64,11 @@ fn short_id(state_dir: &Path) -> String {
 ///
 /// # Errors
 /// Reason why cgroups cannot be used.
-pub fn cgroup_subtree(sys: &Linux, config: &Config, state_dir: &Path) -> Result<CgroupSubtree, CgroupSupport> {
+pub fn cgroup_subtree(
+    sys: &Linux,
+    config: &Config,
+    state_dir: &Path,
+) -> Result<CgroupSubtree, CgroupSupport> {
     cgroup::choose_subtree(sys.groups(), config.cgroup_root.as_deref(), &short_id(state_dir))
 }
 
@@ -73,11 +77,11 @@ pub fn cgroup_subtree(sys: &Linux, config: &Config, state_dir: &Path) -> Result<
 #[must_use]
 pub fn limits_without_effect(
     sys: &Linux,
-    holding: (ContainmentLevel, &CgroupSubtree),
+    containment: (ContainmentLevel, &CgroupSubtree),
     abilities: &KernelFeatures,
     config: &Config,
 ) -> Vec<String> {
-    let (rung, subtree) = holding;
+    let (rung, subtree) = containment;
     let controllers = sys.groups().map_or_else(Controllers::default, |tree| tree.controllers(subtree));
     limits::without_effect(rung, abilities, &controllers, config)
 }
@@ -148,23 +152,26 @@ pub fn probe_and_choose(
             .push("nothing is started: this machine gives no way to hold a process tree (rung R4)".into());
     }
     tracing::info!(rung = rung.as_str(), groups = abilities.groups.why(), "how trees are held");
-    let holding = Containment { rung, subtree, limits };
-    Ok(StartupState { sys: Arc::new(sys), abilities, holding, me, scope, warnings })
+    let containment = Containment { rung, subtree, limits };
+    Ok(StartupState { sys: Arc::new(sys), abilities, containment, me, scope, warnings })
 }
 
 /// Recreates the environment after an upgrade. Subreaper and cgroups persist across `execve`: nothing is
 /// probed, created or removed, and warnings were reported before.
 ///
 /// # Errors
-/// [`StartupError::Blind`].
-pub(crate) fn resume_after_exec(abilities: KernelFeatures, holding: Containment) -> Result<StartupState, StartupError> {
-    let sys = if holding.rung == ContainmentLevel::R3 { Linux::without_pidfds() } else { Linux::new() };
+/// [`StartupError::MissingFact`].
+pub(crate) fn resume_after_exec(
+    abilities: KernelFeatures,
+    containment: Containment,
+) -> Result<StartupState, StartupError> {
+    let sys = if containment.rung == ContainmentLevel::R3 { Linux::without_pidfds() } else { Linux::new() };
     let (me, scope) = identify_self(&sys)?;
-    Ok(StartupState { sys: Arc::new(sys), abilities, holding, me, scope, warnings: Vec::new() })
+    Ok(StartupState { sys: Arc::new(sys), abilities, containment, me, scope, warnings: Vec::new() })
 }
 
 fn identify_self(sys: &Linux) -> Result<(ProcessRecord, PidScope), StartupError> {
-    let scope = sys.here().ok_or(StartupError::Blind("its boot id and pid namespace"))?;
-    let me = sys.myself().ok_or(StartupError::Blind("when this process started"))?;
+    let scope = sys.here().ok_or(StartupError::MissingFact("its boot id and pid namespace"))?;
+    let me = sys.myself().ok_or(StartupError::MissingFact("when this process started"))?;
     Ok((me, scope))
 }

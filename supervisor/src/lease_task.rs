@@ -62,7 +62,7 @@ struct LeaseTask<S: Sys = Linux> {
     /// True if the wrapper ended without `Done` while no close was in progress.
     vanished: bool,
     /// Number of messages from other processes on the wrapper's socket.
-    strange: u64,
+    foreign_messages: u64,
 }
 
 /// Runs a lease. The owner is notified of every change by [`Event`]s.
@@ -80,7 +80,9 @@ pub async fn run<S: Sys>(
         return clean_up_failed_start(&context, lease, Some(started), error).await;
     }
     let (child, control, relay) = started.start_relay(&context, &lease, &asked.spec.env);
-    context.send_event(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false }).await;
+    context
+        .send_event(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false })
+        .await;
     let stop = Escalation::new(lease.graces);
     let mut task = LeaseTask {
         context,
@@ -91,7 +93,7 @@ pub async fn run<S: Sys>(
         stop,
         done: false,
         vanished: false,
-        strange: 0,
+        foreign_messages: 0,
     };
     if let Some(to) = task.run_until_ended(&mut commands).await {
         drop(to.send(task.export(commands)));
@@ -111,7 +113,7 @@ pub async fn resume<S: Sys>(
     });
     let (stop, done, vanished) = (state.stop, state.done, state.vanished);
     let mut task =
-        LeaseTask { context, lease, relay, child: None, control, stop, done, vanished, strange: 0 };
+        LeaseTask { context, lease, relay, child: None, control, stop, done, vanished, foreign_messages: 0 };
     let mut inputs = Vec::new();
     if !state.wrapper_gone && !task.reopen_wrapper() {
         inputs.extend(task.on_wrapper_ended(ExitStatus::Unknown).await);
@@ -165,7 +167,12 @@ async fn clean_up_failed_start<S: Sys>(
 
 /// Handles a failed start with processes that survive SIGKILL or cannot be checked: the lease, and with it
 /// the session (H5), stays closing until the tree is verified gone.
-async fn wait_out_failed_start<S: Sys>(context: &Arc<Context<S>>, mut lease: Lease, refusal: Refusal, crashed: bool) {
+async fn wait_out_failed_start<S: Sys>(
+    context: &Arc<Context<S>>,
+    mut lease: Lease,
+    refusal: Refusal,
+    crashed: bool,
+) {
     apply_event(&mut lease, LeaseEvent::Close, &refusal.message);
     tracing::error!(lease_id = %lease.lease_id, "what a failed start left behind does not end");
     context.store.record(&lease, "the closing of a lease").await;
@@ -187,9 +194,9 @@ pub(crate) async fn kill_until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease
 
 /// Kills the wrapper itself, an own child that was not reaped yet.
 fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
-    let evidence = context.sys.evidence_without_marker(child.handle());
+    let evidence = context.sys.kernel_evidence(child.handle());
     let Some(process) = child.handle().record() else { return };
-    let target = TreeQuery::of(lease, &context.holding.subtree);
+    let target = TreeQuery::of(lease, &context.containment.subtree);
     if let Verdict::Owned(proof) =
         verify(&target.claim(process), &evidence, &context.guard(Some(process.pid)))
         && let Err(error) = context.sys.signal(child.handle(), &proof, Signal::Kill)
@@ -201,8 +208,10 @@ fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
 /// Kills the remaining processes of the tree; true if none is left. Records the latest evidence. Returns an
 /// error if the process list cannot be read.
 async fn kill_tree<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::Result<bool> {
-    let (target, guard) =
-        (TreeQuery::of(lease, &context.holding.subtree), context.guard(lease.bound.map(|b| b.wrapper.pid)));
+    let (target, guard) = (
+        TreeQuery::of(lease, &context.containment.subtree),
+        context.guard(lease.bound.map(|b| b.wrapper.pid)),
+    );
     let swept = context.blocking(move |sys| sweep::kill(sys, &target, &guard, KILL_ROUNDS_MAX)).await;
     let found = swept.inspect_err(|error| {
         tracing::warn!(lease_id = %lease.lease_id, %error, "cannot look for a tree");
@@ -324,7 +333,7 @@ impl<S: Sys> LeaseTask<S> {
             tracing::error!(lease_id = %self.lease.lease_id, %error, "its wrapper did not survive the handover");
         });
         let Ok(handle) = handle else { return false };
-        let (found, evidence) = (handle.record(), self.context.sys.evidence_without_marker(&handle));
+        let (found, evidence) = (handle.record(), self.context.sys.kernel_evidence(&handle));
         let same = found == Some(bound.wrapper);
         let seen = serde_json::json!({ "at_ms": wall_ms(), "resumed": same, "life": format!("{:?}", evidence.life) });
         self.lease.last_evidence_json = Some(seen.to_string());
@@ -381,10 +390,10 @@ impl<S: Sys> LeaseTask<S> {
         let heard = heard.from(self.context.sys.as_ref(), wrapper?);
         heard
             .inspect_err(|stranger| {
-                self.strange += 1;
+                self.foreign_messages += 1;
                 // Limits the log: an adapter may send any number of messages.
-                if self.strange.is_power_of_two() {
-                    let (count, lease_id) = (self.strange, self.lease.lease_id);
+                if self.foreign_messages.is_power_of_two() {
+                    let (count, lease_id) = (self.foreign_messages, self.lease.lease_id);
                     tracing::warn!(%lease_id, count, ?stranger, "ignored: what came over a wrapper's control socket is not its own");
                 }
             })
@@ -488,10 +497,10 @@ impl<S: Sys> LeaseTask<S> {
     fn terminate(&self) {
         let (Some(bound), Some(child)) = (self.lease.bound, &self.child) else { return };
         let handle = child.handle();
-        let target = TreeQuery::of(&self.lease, &self.context.holding.subtree);
+        let target = TreeQuery::of(&self.lease, &self.context.containment.subtree);
         let claim = target.claim(bound.wrapper);
         for signal in [Signal::Term, Signal::Cont] {
-            let evidence = self.context.sys.evidence_without_marker(handle);
+            let evidence = self.context.sys.kernel_evidence(handle);
             match verify(&claim, &evidence, &self.context.guard(Some(bound.wrapper.pid))) {
                 Verdict::Owned(proof) => {
                     if let Err(error) = self.context.sys.signal(handle, &proof, signal) {
@@ -529,7 +538,7 @@ impl<S: Sys> LeaseTask<S> {
 
     async fn name_survivors(&mut self) {
         let (target, guard) = (
-            TreeQuery::of(&self.lease, &self.context.holding.subtree),
+            TreeQuery::of(&self.lease, &self.context.containment.subtree),
             self.context.guard(self.lease.bound.map(|b| b.wrapper.pid)),
         );
         let found = self.context.blocking(move |sys| sweep::find_now(sys, &target, &guard)).await;

@@ -3,7 +3,7 @@
 
 use crate::core::tree::descendants;
 use crate::core::verify::legacy::{LegacyRecord, verify_legacy, verify_legacy_child};
-use crate::core::verify::{Evidence, ProtectedProcesses, Verdict, Verified};
+use crate::core::verify::{Evidence, SignalGuard, Verdict, Verified};
 use crate::sweep::read_evidence;
 use crate::sys::{Signal, SignalError, Sys};
 use serde::Serialize;
@@ -85,7 +85,7 @@ struct LegacyMember<H> {
 /// The process list cannot be read; no process of that record was signalled.
 pub fn run<S: Sys>(sys: &S, records: &LegacyRecords, grace: Option<Duration>) -> io::Result<Vec<LegacyLine>> {
     let guard =
-        ProtectedProcesses { own_ancestry: sys.own_ancestry(), other_roots: std::collections::HashSet::new() };
+        SignalGuard { own_ancestry: sys.own_ancestry(), other_roots: std::collections::HashSet::new() };
     records.records.iter().map(|record| one(sys, record, records.owner, &guard, grace)).collect()
 }
 
@@ -93,7 +93,7 @@ fn one<S: Sys>(
     sys: &S,
     record: &LegacyRecord,
     owner: u32,
-    guard: &ProtectedProcesses,
+    guard: &SignalGuard,
     grace: Option<Duration>,
 ) -> io::Result<LegacyLine> {
     let mut line = LegacyLine {
@@ -142,7 +142,7 @@ fn judge<S: Sys>(
     owner: u32,
     handle: Option<&S::Handle>,
     evidence: &Evidence,
-    guard: &ProtectedProcesses,
+    guard: &SignalGuard,
 ) -> Verdict {
     let live = handle.map(|handle| sys.legacy_facts(handle)).unwrap_or_default();
     // If the process was reaped in the meantime, the data may belong to another process.
@@ -153,11 +153,7 @@ fn judge<S: Sys>(
 }
 
 /// Adds the verified descendants of the members.
-fn grow<S: Sys>(
-    sys: &S,
-    tree: &mut Vec<LegacyMember<S::Handle>>,
-    guard: &ProtectedProcesses,
-) -> io::Result<()> {
+fn grow<S: Sys>(sys: &S, tree: &mut Vec<LegacyMember<S::Handle>>, guard: &SignalGuard) -> io::Result<()> {
     let snapshot = sys.snapshot()?;
     let roots: Vec<i32> = tree.iter().map(|m| m.pid).collect();
     for (pid, parent) in descendants(&snapshot, &roots) {
@@ -182,7 +178,7 @@ fn hold_still<S: Sys>(
     record: &LegacyRecord,
     owner: u32,
     mut tree: Vec<LegacyMember<S::Handle>>,
-    guard: &ProtectedProcesses,
+    guard: &SignalGuard,
     left: &mut Vec<LegacyMember<S::Handle>>,
 ) -> io::Result<Vec<LegacyMember<S::Handle>>> {
     grow(sys, &mut tree, guard)?;
@@ -213,7 +209,7 @@ fn verified_again<S: Sys>(
     record: &LegacyRecord,
     owner: u32,
     tree: Vec<LegacyMember<S::Handle>>,
-    guard: &ProtectedProcesses,
+    guard: &SignalGuard,
     left: &mut Vec<LegacyMember<S::Handle>>,
 ) -> Vec<LegacyMember<S::Handle>> {
     let root = record.pid.and_then(|pid| i32::try_from(pid).ok());
@@ -244,7 +240,7 @@ fn send<S: Sys>(sys: &S, tree: &[LegacyMember<S::Handle>], signal: Signal) {
 
 fn runs<S: Sys>(sys: &S, member: &LegacyMember<S::Handle>) -> bool {
     use crate::core::verify::ProcessState;
-    matches!(sys.evidence_without_marker(&member.handle).life, ProcessState::Running | ProcessState::Unreadable)
+    matches!(sys.kernel_evidence(&member.handle).life, ProcessState::Running | ProcessState::Unreadable)
 }
 
 fn wait<S: Sys>(sys: &S, tree: &[LegacyMember<S::Handle>], at_most: Duration) {

@@ -7,7 +7,7 @@ use crate::core::admit::{AccessPolicy, Installation};
 use crate::core::backoff::{self, AgentKey, Backoff, RunOutcome};
 use crate::core::lease::Lease;
 use crate::core::retain::LostFinding;
-use crate::core::verify::ProtectedProcesses;
+use crate::core::verify::SignalGuard;
 use crate::entry::LeaseEntry;
 use crate::files::FileQueues;
 use crate::handle;
@@ -78,9 +78,9 @@ pub enum Event {
         stuck: bool,
     },
     /// Lost leases were checked again.
-    Looked(Vec<(LeaseId, LostFinding)>),
+    LostFindings(Vec<(LeaseId, LostFinding)>),
     /// A notice for a gateway, on any connection.
-    News {
+    Notice {
         /// Gateway to notify.
         gateway: GatewayInstanceId,
         /// The notice.
@@ -146,7 +146,7 @@ pub struct Owner {
     /// Restart delays of agents that crashed recently.
     pub(crate) backoff: Backoff,
     /// Process-level resources, needed for a handover.
-    pub(crate) ground: Option<HandoverResources>,
+    pub(crate) resources: Option<HandoverResources>,
     /// Upgrade in progress; `leaving` is true once no client is admitted.
     pub(crate) upgrade: Option<Upgrade>,
     pub(crate) leaving: bool,
@@ -193,7 +193,7 @@ impl Owner {
             manager: Manager::default(),
             files: FileQueues::default(),
             warnings,
-            ground: None,
+            resources: None,
             upgrade: None,
             leaving: false,
             last_upgrade: None,
@@ -220,9 +220,9 @@ impl Owner {
                 break;
             }
             if self.may_export()
-                && let Some(frozen) = self.export(events).await
+                && let Some(exported) = self.export(events).await
             {
-                return OwnerExit::Exported(Box::new(frozen));
+                return OwnerExit::Exported(Box::new(exported));
             }
         }
         drop(std::mem::take(&mut self.files).stop().await);
@@ -233,11 +233,11 @@ impl Owner {
         // The last messages, including the answer to a Shutdown, are written before the program ends.
         let said = all_ended(self.links.values().map(|c| c.link.end().clone()));
         drop(tokio::time::timeout(LAST_MESSAGES_WAIT, said).await);
-        let ground = self.ground.take();
-        for door in ground.iter().flat_map(|ground| &ground.doors) {
-            door.abort();
+        let resources = self.resources.take();
+        for task in resources.iter().flat_map(|resources| &resources.server_tasks) {
+            task.abort();
         }
-        OwnerExit::Ended(ground.map(|ground| ground.standing))
+        OwnerExit::Ended(resources.map(|resources| resources.inheritable))
     }
 
     pub(crate) fn on(&mut self, event: Event) {
@@ -259,8 +259,8 @@ impl Owner {
             Event::Unlinked(id) => self.unlink(id),
             Event::Spawned { lease, result, crashed } => self.spawned(lease, result, crashed),
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
-            Event::Looked(rests) => self.record_findings(rests),
-            Event::News { gateway, notice } => self.notify_gateway(gateway, notice),
+            Event::LostFindings(lost_findings) => self.record_findings(lost_findings),
+            Event::Notice { gateway, notice } => self.notify_gateway(gateway, notice),
             Event::TrialFinished(tried) => self.tried(tried),
             Event::Stop => self.stop(),
         }
@@ -280,7 +280,12 @@ impl Owner {
     }
 
     /// Refuses requests of an older start of a gateway, and requests without a required epoch.
-    fn check_epoch(&self, connected: &ConnectedClient, body: &Request, epoch: Option<u64>) -> Result<(), Refusal> {
+    fn check_epoch(
+        &self,
+        connected: &ConnectedClient,
+        body: &Request,
+        epoch: Option<u64>,
+    ) -> Result<(), Refusal> {
         let ClientKind::Gateway(gateway) = connected.who else { return Ok(()) };
         let needs = connected.version >= VERSION_MARKS && body.acts();
         let Some(epoch) = epoch else {
@@ -539,7 +544,7 @@ impl Owner {
     }
 
     /// Returns the processes that must not be signalled for a lease.
-    pub(crate) fn guard(&self, lease: &Lease) -> ProtectedProcesses {
+    pub(crate) fn guard(&self, lease: &Lease) -> SignalGuard {
         self.context.guard(lease.bound.map(|b| b.wrapper.pid))
     }
 }

@@ -7,7 +7,7 @@ use crate::core::lease::{Lease, LeaseEvent, ProcessRecord, ScopeRelation, UNENDE
 use crate::core::reap::{Findings, ReapPlan, ReapStage, plan};
 use crate::core::retain::LostFinding;
 use crate::core::tree::Proc;
-use crate::core::verify::{ProtectedProcesses, SpawnerState, spawner_state};
+use crate::core::verify::{SignalGuard, SpawnerState, spawner_state};
 use crate::disk;
 use crate::sweep::{self, TreeQuery, TreeScan};
 use crate::sys::{Signal, Sys};
@@ -29,9 +29,9 @@ pub struct ExaminedLease<H> {
     /// Resulting plan.
     pub plan: ReapPlan,
     /// True if the tree was searched. Trees of another supervisor are not.
-    looked: bool,
+    was_searched: bool,
     /// Processes that must not be signalled for this lease.
-    guard: ProtectedProcesses,
+    guard: SignalGuard,
 }
 
 /// Data that is read once for many leases.
@@ -65,7 +65,7 @@ impl<'a> ReapSnapshot<'a> {
 
     /// Returns the processes that must not be signalled for this lease, including the roots of all other
     /// leases.
-    fn guard(&self, lease: &Lease, guard: &ProtectedProcesses) -> ProtectedProcesses {
+    fn guard(&self, lease: &Lease, guard: &SignalGuard) -> SignalGuard {
         let mut guard = guard.clone();
         let own = lease.bound.map(|b| b.wrapper.pid);
         let others = self.roots.iter().filter(|(id, pid)| *id != lease.lease_id && Some(*pid) != own);
@@ -77,7 +77,7 @@ impl<'a> ReapSnapshot<'a> {
 /// Determines if a supervisor manages the lease. A lease that this supervisor itself has declared lost is not
 /// managed.
 fn judge_spawner<S: Sys>(sys: &S, lease: &Lease, watch: &ReaperContext) -> SpawnerState {
-    let given_up = lease.state == LeaseState::Lost || watch.found_again.contains(&lease.lease_id);
+    let given_up = lease.state == LeaseState::Lost || watch.being_ended.contains(&lease.lease_id);
     if given_up && lease.supervisor == watch.me {
         return SpawnerState::Dead;
     }
@@ -92,9 +92,9 @@ fn examine<S: Sys>(
     scene: &ReapSnapshot<'_>,
 ) -> ExaminedLease<S::Handle> {
     let holder = judge_spawner(sys, lease, watch);
-    let looked = holder == SpawnerState::Dead && !lease.is_quarantined();
+    let was_searched = holder == SpawnerState::Dead && !lease.is_quarantined();
     let (target, guard) = (TreeQuery::of(lease, scene.subtree), scene.guard(lease, &watch.guard));
-    let found = if looked {
+    let found = if was_searched {
         let marked = scene.markers.get(&lease.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
         sweep::find(sys, &target, &guard, &scene.snapshot, marked)
     } else {
@@ -107,7 +107,7 @@ fn examine<S: Sys>(
         unknown: found.unknown,
         doubt: found.doubt,
     };
-    ExaminedLease { plan: plan(lease, &findings), found, looked, guard }
+    ExaminedLease { plan: plan(lease, &findings), found, was_searched, guard }
 }
 
 /// Identity of this supervisor, and the processes protected from its signals.
@@ -116,11 +116,11 @@ pub struct ReaperContext {
     /// Process record of this supervisor, as stored in leases.
     pub me: ProcessRecord,
     /// Processes that must not be signalled.
-    pub guard: ProtectedProcesses,
+    pub guard: SignalGuard,
     /// Cgroups of leases.
     pub subtree: CgroupSubtree,
     /// Leases whose processes are being ended by the current reap.
-    found_again: HashSet<LeaseId>,
+    being_ended: HashSet<LeaseId>,
 }
 
 impl ReaperContext {
@@ -130,8 +130,8 @@ impl ReaperContext {
         Self {
             me: context.me,
             guard: context.guard(None),
-            subtree: context.holding.subtree.clone(),
-            found_again: HashSet::new(),
+            subtree: context.containment.subtree.clone(),
+            being_ended: HashSet::new(),
         }
     }
 }
@@ -165,7 +165,7 @@ pub struct ReapResult {
     /// First decision about each lease.
     pub lines: Vec<ReapLine>,
     /// Current evidence about lost leases.
-    pub rests: Vec<(LeaseId, LostFinding)>,
+    pub lost_findings: Vec<(LeaseId, LostFinding)>,
 }
 
 impl ReapResult {
@@ -174,8 +174,8 @@ impl ReapResult {
             ReapPlan::StayLost(rest) => Some((lease.lease_id, *rest)),
             ReapPlan::Signal(_) | ReapPlan::Mark(..) | ReapPlan::Leave(_) => None,
         };
-        let rests = leases.iter().zip(plans).filter_map(rest).collect();
-        Self { lines: lines.unwrap_or_default(), rests }
+        let lost_findings = leases.iter().zip(plans).filter_map(rest).collect();
+        Self { lines: lines.unwrap_or_default(), lost_findings }
     }
 }
 
@@ -195,7 +195,8 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
     let mut ending = ReapState::default();
     loop {
         let kill = context.now_ms() >= term_until;
-        let RoundResult { plans, survivors, targets } = reap_round(context, leases, kill, &mut ending).await?;
+        let RoundResult { plans, survivors, targets } =
+            reap_round(context, leases, kill, &mut ending).await?;
         lines.get_or_insert_with(|| {
             leases.iter().zip(&plans).map(|(lease, plan)| line(lease, plan)).collect()
         });
@@ -215,7 +216,7 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
 #[derive(Default)]
 struct ReapState {
     /// Processes that got SIGTERM.
-    told: HashSet<i32>,
+    sigterm_sent: HashSet<i32>,
     /// Leases with a signalled process.
     leases: HashSet<LeaseId>,
 }
@@ -237,8 +238,8 @@ async fn reap_round<S: Sys>(
     kill: bool,
     ending: &mut ReapState,
 ) -> io::Result<RoundResult> {
-    let found_again = ending.leases.clone();
-    let (rows, watch) = (leases.to_vec(), ReaperContext { found_again, ..ReaperContext::of(context) });
+    let being_ended = ending.leases.clone();
+    let (rows, watch) = (leases.to_vec(), ReaperContext { being_ended, ..ReaperContext::of(context) });
     let examined = context
         .blocking(move |sys| {
             let scene = ReapSnapshot::read(sys, &rows, &watch.subtree)?;
@@ -260,12 +261,12 @@ async fn reap_round<S: Sys>(
         let ReapPlan::Signal(pids) = &one.plan else { continue };
         if kill {
             tracing::warn!(lease_id = %lease.lease_id, stage = ?ReapStage::Kill, ?pids, "orphans get SIGKILL");
-            let target = TreeQuery::of(lease, &context.holding.subtree);
+            let target = TreeQuery::of(lease, &context.containment.subtree);
             sweep::kill_group(context.sys.as_ref(), &target, &one.guard, Duration::ZERO);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Kill));
-        } else if pids.iter().any(|pid| !ending.told.contains(pid)) {
+        } else if pids.iter().any(|pid| !ending.sigterm_sent.contains(pid)) {
             tracing::info!(lease_id = %lease.lease_id, stage = ?ReapStage::Term, ?pids, "orphans get SIGTERM");
-            ending.told.extend(pids);
+            ending.sigterm_sent.extend(pids);
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(sweep::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
         }
@@ -275,7 +276,11 @@ async fn reap_round<S: Sys>(
 }
 
 /// Records the closing before the first signal, for all leases in as few commits as possible.
-async fn record_closing<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Lease], examined: &[ExaminedLease<H>]) {
+async fn record_closing<S: Sys, H>(
+    context: &Arc<Context<S>>,
+    leases: &mut [Lease],
+    examined: &[ExaminedLease<H>],
+) {
     let mut begun = HashSet::new();
     for (lease, one) in leases.iter_mut().zip(examined) {
         let was_lost = lease.state == LeaseState::Lost;
@@ -291,7 +296,7 @@ async fn record_closing<S: Sys, H>(context: &Arc<Context<S>>, leases: &mut [Leas
                 Err(error) => tracing::error!(%error, lease_id = %lease.lease_id, "cannot be reaped"),
             }
         }
-        if one.looked && !lease.state.is_ended() {
+        if one.was_searched && !lease.state.is_ended() {
             lease.last_evidence_json = Some(one.found.json(wall_ms()));
         }
     }

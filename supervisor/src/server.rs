@@ -137,7 +137,9 @@ async fn connection(
                 tracing::info!(link = id.0, uid = client.peer.uid, refusal = refusal.message, "refused");
             }
             let last = denial.message();
-            return tokio::time::timeout(LAST_MESSAGES_WAIT, client.sender.send(&last)).await.unwrap_or(Ok(()));
+            return tokio::time::timeout(LAST_MESSAGES_WAIT, client.sender.send(&last))
+                .await
+                .unwrap_or(Ok(()));
         }
         Ok(Err(HandshakeError::Broken(error))) => return Err(error),
         Ok(Ok(())) => {}
@@ -194,7 +196,9 @@ async fn handshake(
     // The client's messages are read: waiting for the disk must not occupy a handshake slot.
     drop(place);
     let (answer, answered) = oneshot::channel();
-    context.send_event(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer }).await;
+    context
+        .send_event(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer })
+        .await;
     let ending = || Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending");
     let welcome = answered.await.unwrap_or_else(|_| Err(ending().into())).map_err(HandshakeError::Denied)?;
     Ok(client.sender.send(&ToClient::Welcome(welcome)).await?)

@@ -269,7 +269,8 @@ fn append_to_file(dir: &Path, text: &[u8], limits: LogLimits) -> io::Result<()> 
         last => dir.join(format!("{:020}.log", last.map_or(0, |part| part.start + part.bytes))),
     };
     let is_new = parts.last().is_none_or(|part| part.path != path);
-    let looks = |part: &LogFile| part.bytes / SIZE_CHECK_BYTES < (part.bytes + text.len() as u64) / SIZE_CHECK_BYTES;
+    let looks =
+        |part: &LogFile| part.bytes / SIZE_CHECK_BYTES < (part.bytes + text.len() as u64) / SIZE_CHECK_BYTES;
     if is_new || parts.last().is_some_and(looks) {
         make_room(dir, text.len() as u64, limits);
     }

@@ -151,7 +151,9 @@ impl SpawnError {
         let code = match self {
             Self::Refused(refusal) => return refusal.clone(),
             Self::Store(_) => RefusalCode::StoreUnavailable,
-            Self::Setup { .. } | Self::Exec { .. } if self.is_redirected_directory() => RefusalCode::NotAuthorised,
+            Self::Setup { .. } | Self::Exec { .. } if self.is_redirected_directory() => {
+                RefusalCode::NotAuthorised
+            }
             Self::LaunchDir(_)
             | Self::Io { .. }
             | Self::Control(_)
@@ -201,14 +203,15 @@ pub async fn start<S: Sys>(
     asked: &SpawnRequest,
 ) -> Result<StartedWrapper<S>, SpawnError> {
     let spec = &asked.spec;
-    let customer = Requester { gateway: lease.gateway, uid: lease.owner_uid, gid: asked.gid };
-    let places = SpawnDirectories { cwd: Some(spec.cwd.clone()), roots: spec.roots.clone() };
-    let confined = confine(context, customer, confine::ConfinementInput { env: spec.env.clone(), places }).await?;
+    let requester = Requester { gateway: lease.gateway, uid: lease.owner_uid, gid: asked.gid };
+    let directories = SpawnDirectories { cwd: Some(spec.cwd.clone()), roots: spec.roots.clone() };
+    let confined =
+        confine(context, requester, confine::ConfinementInput { env: spec.env.clone(), directories }).await?;
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
     let (theirs, ours) = make_pipes(&spec.kind).map_err(io_context("make the adapter's pipes"))?;
-    let limits = caps_of(&context.tenants, context.holding.limits, lease.owner_uid, lease.gateway);
-    let group = context.holding.leaf(lease.lease_id).map(|leaf| (leaf, limits));
+    let limits = caps_of(&context.tenants, context.containment.limits, lease.owner_uid, lease.gateway);
+    let group = context.containment.leaf(lease.lease_id).map(|leaf| (leaf, limits));
     let wrapper = start_wrapper(context, context.wrapper_root.clone(), launch, group).await?;
     lease.wrapper_path = wrapper.path.to_string_lossy().into_owned();
     let RunningWrapper { child, control, unlimited, .. } = wrapper;
@@ -238,7 +241,8 @@ pub(crate) async fn start_wrapper<S: Sys>(
     launch: Launch,
     group: Option<(LeaseCgroup, CgroupLimits)>,
 ) -> Result<RunningWrapper<S>, SpawnError> {
-    let (their_control, our_control) = packet::control_pair().map_err(io_context("make the control socket"))?;
+    let (their_control, our_control) =
+        packet::control_pair().map_err(io_context("make the control socket"))?;
     packet::pass_credentials(our_control.as_fd()).map_err(io_context("prepare the control socket"))?;
     if context.abilities.scm_pidfd {
         linux::pass_pidfd(our_control.as_fd()).map_err(io_context("prepare the control socket"))?;
@@ -254,9 +258,10 @@ pub(crate) async fn start_wrapper<S: Sys>(
     let PreparedWrapper { path, handle, unlimited } =
         started.unwrap_or_else(|e| Err(io_context("start the wrapper")(e)))?;
     let pid = handle.pid();
-    let watched = Child::new(Arc::clone(&context.sys), handle)
-        .map_err(io_context("watch the wrapper"))
-        .and_then(|child| Ok((child, Control::new(our_control).map_err(io_context("watch the control socket"))?)));
+    let watched =
+        Child::new(Arc::clone(&context.sys), handle).map_err(io_context("watch the wrapper")).and_then(
+            |child| Ok((child, Control::new(our_control).map_err(io_context("watch the control socket"))?)),
+        );
     // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
     let (child, control) = watched.inspect_err(|_| context.release_child(pid))?;
     Ok(RunningWrapper { child, control, path, unlimited })
@@ -492,10 +497,10 @@ fn verify<S: Sys>(
 ) -> Result<BoundProcesses, SpawnError> {
     let check = |holds: bool, why: &'static str| if holds { Ok(()) } else { Err(SpawnError::Mismatch(why)) };
     check(wrapper_pid == wrapper.pid(), "the wrapper names another pid than that of the child")?;
-    let w = context.sys.evidence_without_marker(wrapper);
+    let w = context.sys.kernel_evidence(wrapper);
     check(w.sid == Some(wrapper_pid), "the wrapper does not lead a session of its own")?;
     let adapter = context.sys.open(adapter_pid).map_err(|_| SpawnError::Mismatch(NO_ADAPTER))?;
-    let a = context.sys.evidence_without_marker(&adapter);
+    let a = context.sys.kernel_evidence(&adapter);
     check(!matches!(a.life, ProcessState::Zombie | ProcessState::Gone), NO_ADAPTER)?;
     check(a.ppid == Some(wrapper_pid), "the adapter is no child of the wrapper")?;
     check(a.pgid == Some(adapter_pid), "the adapter does not lead a group of its own")?;
@@ -512,7 +517,7 @@ pub(crate) fn exit_notifier(
     gateway: acp_shared::ids::GatewayInstanceId,
 ) -> relay::terminal::OnExit {
     Box::new(move |notice| {
-        let news = crate::owner::Event::News { gateway, notice };
+        let news = crate::owner::Event::Notice { gateway, notice };
         tokio::spawn(async move { drop(events.send(news).await) });
     })
 }

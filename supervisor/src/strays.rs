@@ -5,7 +5,7 @@
 //! an earlier program of this process: then it is only reaped.
 
 use crate::context::Context;
-use crate::core::verify::{MembershipBasis, Verdict, verify_member};
+use crate::core::verify::{Membership, Verdict, verify_member};
 use crate::sweep;
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -74,13 +74,13 @@ pub fn reap_orphans<S: Sys>(context: &Context<S>, sys: &S) {
         if !context.abilities.subreaper {
             continue;
         }
-        let (handle, evidence) = sweep::read_evidence_without_env(sys, pid);
+        let (handle, evidence) = sweep::read_kernel_evidence(sys, pid);
         let guard = context.guard(None);
         // The lease is no longer known, but the parent (this process) proves that there was one.
         let verdict = verify_member(
             LeaseId::mint(),
             GatewayInstanceId::mint(),
-            MembershipBasis::ChildOf(context.me.pid),
+            Membership::ChildOf(context.me.pid),
             &evidence,
             &guard,
         );

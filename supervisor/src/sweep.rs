@@ -7,8 +7,8 @@ use crate::core::cgroup::{
 use crate::core::lease::{BoundProcesses, Lease, PidScope, ProcessRecord, ScopeRelation};
 use crate::core::tree::{Proc, descendants, may_be_marked};
 use crate::core::verify::{
-    Claim, Evidence, Marker, MembershipBasis, ProcessState, ProtectedProcesses, Verdict, Verified, doubt,
-    verify, verify_member,
+    Claim, Evidence, Marker, Membership, ProcessState, SignalGuard, Verdict, Verified, doubt, verify,
+    verify_member,
 };
 use crate::sys::{OpenError, OpenProcess, Signal, SignalError, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -34,7 +34,7 @@ pub struct TreeQuery {
     /// Cgroup that was created for the lease.
     pub leaf: Option<LeaseCgroup>,
     /// Recorded cgroup, if not recognised as the cgroup of the lease.
-    pub strange: Option<UnknownCgroup>,
+    pub unknown_cgroup: Option<UnknownCgroup>,
     /// Processes verified by the previous search. A process that lost its parent since then, and whose
     /// environment is unreadable, is still identified by its record.
     pub known: Vec<ProcessRecord>,
@@ -44,10 +44,10 @@ impl TreeQuery {
     /// Creates the target of a lease.
     #[must_use]
     pub fn of(lease: &Lease, subtree: &CgroupSubtree) -> Self {
-        let (leaf, strange) = match subtree.recorded(lease) {
+        let (leaf, unknown_cgroup) = match subtree.recorded(lease) {
             RecordedCgroup::Nothing => (None, None),
             RecordedCgroup::Own(leaf) => (Some(leaf), None),
-            RecordedCgroup::Unknown(strange) => (None, Some(strange)),
+            RecordedCgroup::Unknown(unknown_cgroup) => (None, Some(unknown_cgroup)),
         };
         Self {
             lease_id: lease.lease_id,
@@ -56,7 +56,7 @@ impl TreeQuery {
             bound: lease.bound,
             not_before_ticks: lease.bound.map_or(lease.supervisor.start_ticks, |b| b.wrapper.start_ticks),
             leaf,
-            strange,
+            unknown_cgroup,
             known: lease.last_evidence_json.as_deref().map(parse_known_processes).unwrap_or_default(),
         }
     }
@@ -125,7 +125,7 @@ pub struct TreeScan<H> {
     /// Verified processes, parents before children.
     pub members: Vec<TreeMember<H>>,
     /// Processes that were verified before and cannot be verified now: the next search checks them again.
-    pub untold: Vec<ProcessRecord>,
+    pub unverified: Vec<ProcessRecord>,
     /// Children of verified processes that cannot be read.
     pub unread: Vec<i32>,
     /// Reason why the tree cannot be determined completely.
@@ -136,7 +136,7 @@ pub struct TreeScan<H> {
 
 impl<H> Default for TreeScan<H> {
     fn default() -> Self {
-        Self { members: Vec::new(), untold: Vec::new(), unread: Vec::new(), unknown: None, doubt: None }
+        Self { members: Vec::new(), unverified: Vec::new(), unread: Vec::new(), unknown: None, doubt: None }
     }
 }
 
@@ -159,14 +159,14 @@ impl<H> TreeScan<H> {
     #[must_use]
     pub fn survivors(&self) -> String {
         let named = self.kill_targets().map(|m| format!("{} ({})", m.pid, m.name));
-        let unread = self.untold.iter().map(|r| r.pid).chain(self.unread.iter().copied());
+        let unread = self.unverified.iter().map(|r| r.pid).chain(self.unread.iter().copied());
         let unread = unread.map(|pid| format!("{pid} (cannot be read)"));
         named.chain(unread).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the records for the next search.
     fn records(&self) -> Vec<ProcessRecord> {
-        self.members.iter().filter_map(|m| m.record).chain(self.untold.iter().copied()).collect()
+        self.members.iter().filter_map(|m| m.record).chain(self.unverified.iter().copied()).collect()
     }
 
     /// Returns the evidence as JSON, for the lease record.
@@ -178,13 +178,14 @@ impl<H> TreeScan<H> {
             start_ticks: m.record.map(|r| r.start_ticks),
             inode: m.record.and_then(|r| r.inode),
         };
-        let untold = |record: &ProcessRecord| ProcessJson {
+        let unverified = |record: &ProcessRecord| ProcessJson {
             pid: record.pid,
             name: String::new(),
             start_ticks: Some(record.start_ticks),
             inode: record.inode,
         };
-        let tree: Vec<_> = self.members.iter().map(seen).chain(self.untold.iter().map(untold)).collect();
+        let tree: Vec<_> =
+            self.members.iter().map(seen).chain(self.unverified.iter().map(unverified)).collect();
         serde_json::json!({ "at_ms": at_ms, "tree": tree, "unknown": self.unknown }).to_string()
     }
 
@@ -201,15 +202,15 @@ pub fn read_evidence<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evid
 }
 
 /// Reads the evidence of a process without its environment, if its lease is known by other means.
-pub fn read_evidence_without_env<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
-    read_evidence_with(sys, pid, |handle| sys.evidence_without_marker(handle))
+pub fn read_kernel_evidence<S: Sys>(sys: &S, pid: i32) -> (Option<Arc<S::Handle>>, Evidence) {
+    read_evidence_with(sys, pid, |handle| sys.kernel_evidence(handle))
 }
 
 /// Reads the evidence of a recorded process; without its environment if the inode identifies it.
 fn read_recorded_process<S: Sys>(sys: &S, process: ProcessRecord) -> (Option<Arc<S::Handle>>, Evidence) {
     read_evidence_with(sys, process.pid, |handle| {
         let told = process.inode.is_some() && handle.inode().is_some();
-        if told { sys.evidence_without_marker(handle) } else { sys.evidence(handle) }
+        if told { sys.kernel_evidence(handle) } else { sys.evidence(handle) }
     })
 }
 
@@ -255,7 +256,7 @@ const STRANGE_UNREAD: &str = "its recorded control group is not recognised and c
 struct TreeSearch<'a, S: Sys> {
     sys: &'a S,
     target: &'a TreeQuery,
-    guard: &'a ProtectedProcesses,
+    guard: &'a SignalGuard,
     names: HashMap<i32, &'a Proc>,
     found: TreeScan<S::Handle>,
     seen: HashSet<i32>,
@@ -272,7 +273,7 @@ impl<S: Sys> TreeSearch<'_, S> {
         let verdict = self.verify_recorded(process, &evidence);
         // A recorded process leads its own group; the kernel checks it if it is unreadable here.
         let leads_group = evidence.pgid.is_none_or(|pgid| pgid == process.pid);
-        self.record_verdict(&evidence, handle, leads_group, verdict);
+        self.record(&evidence, handle, leads_group, verdict);
     }
 
     /// Verifies the evidence against the record. For a verdict of "not ours", notes doubt about the identity.
@@ -291,35 +292,42 @@ impl<S: Sys> TreeSearch<'_, S> {
         let (handle, evidence) = read_recorded_process(self.sys, process);
         let verdict = self.verify_recorded(process, &evidence);
         if matches!(verdict, Verdict::Unknown(_)) {
-            self.found.untold.push(process);
+            self.found.unverified.push(process);
         }
-        self.record_verdict(&evidence, handle, false, verdict);
+        self.record(&evidence, handle, false, verdict);
     }
 
-    fn check_member(&mut self, pid: i32, kin: MembershipBasis<'_>) {
-        let (handle, evidence) = match kin {
-            MembershipBasis::Marked { .. } => read_evidence(self.sys, pid),
-            MembershipBasis::ChildOf(_) | MembershipBasis::InCgroup(_) => read_evidence_without_env(self.sys, pid),
+    fn check_member(&mut self, pid: i32, membership: Membership<'_>) {
+        let (handle, evidence) = match membership {
+            Membership::Marked { .. } => read_evidence(self.sys, pid),
+            Membership::ChildOf(_) | Membership::InCgroup(_) => read_kernel_evidence(self.sys, pid),
         };
-        if let MembershipBasis::ChildOf(parent) = kin {
+        if let Membership::ChildOf(parent) = membership {
             // The parent's pid identifies the verified parent only if it was not reaped until now.
             let parent = self.found.members.iter().find(|m| m.pid == parent);
             if !parent.is_some_and(|m| self.sys.is_unreaped(&m.handle)) {
                 return;
             }
         }
-        let verdict = verify_member(self.target.lease_id, self.target.gateway, kin, &evidence, self.guard);
-        if matches!((&verdict, kin), (Verdict::Unknown(_), MembershipBasis::ChildOf(_)))
+        let verdict =
+            verify_member(self.target.lease_id, self.target.gateway, membership, &evidence, self.guard);
+        if matches!((&verdict, membership), (Verdict::Unknown(_), Membership::ChildOf(_)))
             && !self.found.unread.contains(&pid)
         {
             self.found.unread.push(pid);
         }
         // A group led by a descendant has only processes of the tree. A marker alone does not prove this.
-        let leads_group = !matches!(kin, MembershipBasis::Marked { .. }) && evidence.pgid == Some(pid);
-        self.record_verdict(&evidence, handle, leads_group, verdict);
+        let leads_group = !matches!(membership, Membership::Marked { .. }) && evidence.pgid == Some(pid);
+        self.record(&evidence, handle, leads_group, verdict);
     }
 
-    fn record_verdict(&mut self, now: &Evidence, handle: Option<Arc<S::Handle>>, leads_group: bool, verdict: Verdict) {
+    fn record(
+        &mut self,
+        now: &Evidence,
+        handle: Option<Arc<S::Handle>>,
+        leads_group: bool,
+        verdict: Verdict,
+    ) {
         match (verdict, handle) {
             (Verdict::Owned(proof), Some(handle)) => {
                 let pid = now.pid;
@@ -334,15 +342,8 @@ impl<S: Sys> TreeSearch<'_, S> {
                 if is_root && !self.one_clock {
                     self.since_ticks = now.start_ticks;
                 }
-                self.found.members.push(TreeMember {
-                    pid,
-                    name,
-                    record,
-                    handle,
-                    proof,
-                    leads_group,
-                    is_root,
-                });
+                let member = TreeMember { pid, name, record, handle, proof, leads_group, is_root };
+                self.found.members.push(member);
             }
             (Verdict::Unknown(why), _) => self.found.unknown = self.found.unknown.or(Some(why)),
             (Verdict::Owned(_) | Verdict::NotOurs(_) | Verdict::Gone(_), _) => {}
@@ -354,7 +355,7 @@ impl<S: Sys> TreeSearch<'_, S> {
             Ok(members) => {
                 for pid in &members.pids {
                     if !self.seen.contains(pid) {
-                        self.check_member(*pid, MembershipBasis::InCgroup(leaf.path()));
+                        self.check_member(*pid, Membership::InCgroup(leaf.path()));
                     }
                 }
                 if members.populated && members.pids.is_empty() {
@@ -372,7 +373,7 @@ impl<S: Sys> TreeSearch<'_, S> {
         let roots: Vec<i32> = self.found.members.iter().map(|m| m.pid).collect();
         for (pid, parent) in descendants(snapshot, &roots) {
             if !self.seen.contains(&pid) {
-                self.check_member(pid, MembershipBasis::ChildOf(parent));
+                self.check_member(pid, Membership::ChildOf(parent));
             }
         }
         if self.sys.may_hide_processes() {
@@ -388,7 +389,7 @@ impl<S: Sys> TreeSearch<'_, S> {
             let (parent, children) = (member.pid, self.sys.children_of(&member.handle));
             for pid in children {
                 if !self.seen.contains(&pid) {
-                    self.check_member(pid, MembershipBasis::ChildOf(parent));
+                    self.check_member(pid, Membership::ChildOf(parent));
                 }
             }
         }
@@ -396,12 +397,12 @@ impl<S: Sys> TreeSearch<'_, S> {
 
     /// Checks the recorded but unrecognised cgroup. Its processes are not signalled; while it has any, their
     /// membership in the tree is unknown.
-    fn scan_unknown_cgroup(&mut self, strange: &UnknownCgroup) {
-        match self.sys.group_populated(strange) {
+    fn scan_unknown_cgroup(&mut self, unknown_cgroup: &UnknownCgroup) {
+        match self.sys.group_populated(unknown_cgroup) {
             Ok(false) => {}
             Ok(true) => self.found.unknown = self.found.unknown.or(Some(STRANGE)),
             Err(error) => {
-                tracing::debug!(%error, group = strange.path(), "a control group cannot be read");
+                tracing::debug!(%error, group = unknown_cgroup.path(), "a control group cannot be read");
                 self.found.unknown = self.found.unknown.or(Some(STRANGE_UNREAD));
             }
         }
@@ -413,7 +414,7 @@ impl<S: Sys> TreeSearch<'_, S> {
 pub fn find<S: Sys>(
     sys: &S,
     target: &TreeQuery,
-    guard: &ProtectedProcesses,
+    guard: &SignalGuard,
     snapshot: &[Proc],
     marked: &[i32],
 ) -> TreeScan<S::Handle> {
@@ -449,12 +450,12 @@ pub fn find<S: Sys>(
     if let Some(leaf) = &target.leaf {
         search.scan_cgroup(leaf);
     }
-    if let Some(strange) = &target.strange {
-        search.scan_unknown_cgroup(strange);
+    if let Some(unknown_cgroup) = &target.unknown_cgroup {
+        search.scan_unknown_cgroup(unknown_cgroup);
     }
     for pid in marked {
         if !search.seen.contains(pid) {
-            search.check_member(*pid, MembershipBasis::Marked { since_ticks: search.since_ticks });
+            search.check_member(*pid, Membership::Marked { since_ticks: search.since_ticks });
         }
     }
     search.scan_descendants(snapshot);
@@ -478,11 +479,7 @@ pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> Has
 ///
 /// # Errors
 /// The process list cannot be read.
-pub fn find_now<S: Sys>(
-    sys: &S,
-    target: &TreeQuery,
-    guard: &ProtectedProcesses,
-) -> io::Result<TreeScan<S::Handle>> {
+pub fn find_now<S: Sys>(sys: &S, target: &TreeQuery, guard: &SignalGuard) -> io::Result<TreeScan<S::Handle>> {
     let snapshot = sys.snapshot()?;
     let marked = markers(sys, &snapshot, target.since_ticks(sys).unwrap_or(0));
     let marked = marked.get(&target.lease_id.to_string()).map(Vec::as_slice).unwrap_or_default();
@@ -529,7 +526,7 @@ fn signal_each<'a, S: Sys>(
 const GROUP_WAIT: Duration = Duration::from_millis(100);
 
 /// Sends SIGKILL to the whole cgroup of a lease, if it has one that contains no other processes (H21).
-pub fn kill_group<S: Sys>(sys: &S, target: &TreeQuery, guard: &ProtectedProcesses, wait: Duration) {
+pub fn kill_group<S: Sys>(sys: &S, target: &TreeQuery, guard: &SignalGuard, wait: Duration) {
     if sys.here().as_ref() != Some(&target.scope) {
         return;
     }
@@ -547,7 +544,7 @@ pub fn kill_group<S: Sys>(sys: &S, target: &TreeQuery, guard: &ProtectedProcesse
 
 /// Sends SIGKILL to the processes that the process list alone attributes to the tree. Environments are read
 /// later: a process whose environment read hangs delays nothing.
-fn kill_listed<S: Sys>(sys: &S, target: &mut TreeQuery, guard: &ProtectedProcesses) -> io::Result<()> {
+fn kill_listed<S: Sys>(sys: &S, target: &mut TreeQuery, guard: &SignalGuard) -> io::Result<()> {
     let found = find(sys, target, guard, &sys.snapshot()?, &[]);
     // A process with a marker may exist as well: the wrapper is spared until that is known.
     let spared = found.members.iter().position(|m| m.is_root);
@@ -567,7 +564,7 @@ fn kill_listed<S: Sys>(sys: &S, target: &mut TreeQuery, guard: &ProtectedProcess
 pub fn kill<S: Sys>(
     sys: &S,
     target: &TreeQuery,
-    guard: &ProtectedProcesses,
+    guard: &SignalGuard,
     rounds_max: u32,
 ) -> io::Result<TreeScan<S::Handle>> {
     let mut empty = 0;

@@ -6,7 +6,7 @@ use crate::core::wake::{Deadlines, next_wake};
 use crate::entry::LeaseEntry;
 use crate::handle;
 use crate::handover::Upgrade;
-use crate::owner::{ClientKind, Owner, CLOSE_SENT};
+use crate::owner::{CLOSE_SENT, ClientKind, Owner};
 use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode};
@@ -67,7 +67,8 @@ impl Owner {
     /// Returns the leases whose end waits for their terminals, with the deadline.
     fn waiting(&self) -> impl Iterator<Item = (LeaseId, u64)> {
         self.leases.iter().filter(|(_, e)| e.commands.is_some()).filter_map(|(id, e)| {
-            let until = e.close_at_ms.as_ref().map(|(until, _)| *until).filter(|until| *until != CLOSE_SENT)?;
+            let until =
+                e.close_at_ms.as_ref().map(|(until, _)| *until).filter(|until| *until != CLOSE_SENT)?;
             Some((*id, until))
         })
     }
@@ -76,7 +77,8 @@ impl Owner {
         let (config, clocks) = (&self.context.config, self.context.clocks());
         let kept = |e: &LeaseEntry| {
             let printed = e.lease.parent().is_some() && e.relay.is_some();
-            let keep = if printed { TERMINAL_RETENTION_MS.min(config.retention_ms) } else { config.retention_ms };
+            let keep =
+                if printed { TERMINAL_RETENTION_MS.min(config.retention_ms) } else { config.retention_ms };
             // Leases that must not be removed yet are left to the sweep.
             e.due_ms(keep, &clocks).filter(|_| printed || e.may_be_removed())
         };
@@ -164,17 +166,17 @@ impl Owner {
     }
 
     /// Records the current evidence about lost leases.
-    pub(crate) fn record_findings(&mut self, rests: Vec<(LeaseId, LostFinding)>) {
-        for (id, rest) in rests {
+    pub(crate) fn record_findings(&mut self, lost_findings: Vec<(LeaseId, LostFinding)>) {
+        for (id, lost_finding) in lost_findings {
             let lost = self.leases.get_mut(&id).filter(|e| e.lease.state == LeaseState::Lost);
             let Some(entry) = lost else { continue };
-            if let LostFinding::Unproved(why) = rest
-                && entry.rest != Some(rest)
+            if let LostFinding::Unproved(why) = lost_finding
+                && entry.lost_finding != Some(lost_finding)
             {
                 // Logged once for each result, not with each sweep.
                 tracing::warn!(lease_id = %id, why, "a lost lease is not proved gone, and is kept until it is");
             }
-            entry.rest = Some(rest);
+            entry.lost_finding = Some(lost_finding);
         }
         self.rearm_timer();
     }
@@ -183,7 +185,7 @@ impl Owner {
     pub(crate) fn overdue(&self) -> Option<String> {
         let (keep, clocks) = (self.context.config.retention_ms, self.context.clocks());
         let over = |e: &LeaseEntry| e.due_ms(keep, &clocks).is_some_and(|due| due <= clocks.now_ms);
-        let unproved = |e: &LeaseEntry| match e.rest {
+        let unproved = |e: &LeaseEntry| match e.lost_finding {
             Some(LostFinding::Unproved(why)) if over(e) => Some((e.lease.lease_id, why)),
             Some(LostFinding::Unproved(_) | LostFinding::Gone(_)) | None => None,
         };

@@ -78,7 +78,7 @@ impl Control {
 
     /// Sends a message, without blocking. An undeliverable message is dropped: the supervisor is gone, or
     /// does not read its socket and learns about the end from the wrapper's exit.
-    pub(crate) fn say(&self, message: &FromWrapper) {
+    pub(crate) fn send(&self, message: &FromWrapper) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let send =
             |packet: &[u8]| while rustix::net::send(&self.socket, packet, flags) == Err(Errno::INTR) {};
@@ -91,8 +91,8 @@ impl Control {
     }
 
     /// Reports a failed setup to the supervisor.
-    pub(crate) fn say_fault(&self, fault: StepError) {
-        self.say(&FromWrapper::SetupFailed { errno: fault.errno, stage: fault.stage.to_owned() });
+    pub(crate) fn send_setup_error(&self, fault: StepError) {
+        self.send(&FromWrapper::SetupFailed { errno: fault.errno, stage: fault.stage.to_owned() });
     }
 }
 

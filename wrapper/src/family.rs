@@ -42,7 +42,7 @@ impl ProcessTree {
     pub(crate) fn reap(&mut self) -> bool {
         loop {
             match self.adapter {
-                AdapterState::Zombie if self.others_live() => return false,
+                AdapterState::Zombie if self.reap_others() => return false,
                 AdapterState::Zombie => {
                     self.adapter = AdapterState::Reaped;
                     if let Ok(Some(status)) = sys::reap(self.pid) {
@@ -78,7 +78,7 @@ impl ProcessTree {
     }
 
     /// Reaps the children other than the adapter one by one. Returns true while one of them is alive.
-    fn others_live(&self) -> bool {
+    fn reap_others(&self) -> bool {
         let mut live = false;
         for pid in tree::own_children() {
             if pid != self.pid && sys::reap(pid) == Ok(None) {

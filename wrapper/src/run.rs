@@ -33,14 +33,14 @@ pub(crate) fn run() -> u8 {
     };
     match prepare() {
         Ok(PreparedStart { plan, confinement, signals, parent }) => {
-            let ears = EventSources { control, signals, parent };
-            match await_launch(&ears) {
-                Ok(Some(stdio)) => match Wrapper::start(ears, &plan, &confinement, stdio) {
+            let events = EventSources { control, signals, parent };
+            match await_launch(&events) {
+                Ok(Some(stdio)) => match Wrapper::start(events, &plan, &confinement, stdio) {
                     Ok(wrapper) => wrapper.run(),
-                    Err((ears, fault)) => refuse(&ears.control, fault),
+                    Err((events, fault)) => refuse(&events.control, fault),
                 },
                 Ok(None) => EXIT_WRAPPER,
-                Err(fault) => refuse(&ears.control, fault),
+                Err(fault) => refuse(&events.control, fault),
             }
         }
         Err(fault) => refuse(&control, fault),
@@ -48,7 +48,7 @@ pub(crate) fn run() -> u8 {
 }
 
 fn refuse(control: &Control, fault: StepError) -> u8 {
-    control.say_fault(fault);
+    control.send_setup_error(fault);
     EXIT_WRAPPER
 }
 
@@ -61,7 +61,7 @@ struct PreparedStart {
 }
 
 fn prepare() -> Result<PreparedStart, StepError> {
-    setup::stand_alone()?;
+    setup::detach_session()?;
     let mut plan = plan::read_beside_binary()?;
     let confinement = confine::prepare(std::mem::take(&mut plan.confine))?;
     let signals = setup::take_signals()?;
@@ -70,21 +70,21 @@ fn prepare() -> Result<PreparedStart, StepError> {
 }
 
 /// Waits for the adapter's pipes. Returns `None` if the supervisor is gone or a signal stops the wrapper.
-fn await_launch(ears: &EventSources) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, StepError> {
+fn await_launch(events: &EventSources) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, StepError> {
     loop {
-        let parent = ears.parent.as_ref().map(AsFd::as_fd);
-        let sources = [parent, Some(ears.control.as_fd()), Some(ears.signals.as_fd())];
-        let [parent, _, _] = poll(ears, sources, None).during("wait for the launch message")?;
+        let parent = events.parent.as_ref().map(AsFd::as_fd);
+        let sources = [parent, Some(events.control.as_fd()), Some(events.signals.as_fd())];
+        let [parent, _, _] = poll(events, sources, None).during("wait for the launch message")?;
         if parent {
             return Ok(None);
         }
-        while let Ok(Some(signal)) = ears.signals.read_signal() {
+        while let Ok(Some(signal)) = events.signals.read_signal() {
             let signal = signal.ssi_signo.cast_signed();
             if matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT) {
                 return Ok(None);
             }
         }
-        match ears.control.receive()? {
+        match events.control.receive()? {
             Received::Nothing => {}
             Received::Closed => return Ok(None),
             Received::Message(ToWrapper::Launch, fds) => {
@@ -103,12 +103,12 @@ fn await_launch(ears: &EventSources) -> Result<Option<[OwnedFd; LAUNCH_FDS]>, St
 /// Waits until one of `sources` is readable or `timeout` has passed; returns which ones are readable. A pidfd
 /// is readable when its process is dead.
 fn poll<const N: usize>(
-    ears: &EventSources,
+    events: &EventSources,
     sources: [Option<BorrowedFd<'_>>; N],
     timeout: Option<&Timespec>,
 ) -> Result<[bool; N], Errno> {
     // Placeholder without requested events, for absent sources.
-    let nothing = PollFd::from_borrowed_fd(ears.signals.as_fd(), PollFlags::empty());
+    let nothing = PollFd::from_borrowed_fd(events.signals.as_fd(), PollFlags::empty());
     let asked = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
     let mut fds = sources.map(|source| source.map_or_else(|| nothing.clone(), asked));
     rustix::event::poll(&mut fds, timeout)?;
@@ -117,10 +117,10 @@ fn poll<const N: usize>(
 
 /// State of the wrapper after the fork.
 struct Wrapper {
-    ears: EventSources,
+    events: EventSources,
     /// True while the control socket is open.
     supervised: bool,
-    family: ProcessTree,
+    tree: ProcessTree,
     /// Pidfd of the adapter, readable when it is dead; `None` once its death is handled.
     adapter: Option<OwnedFd>,
     /// Write end of the release pipe: one byte lets the adapter exec.
@@ -132,7 +132,7 @@ struct Wrapper {
     /// True if the adapter could not exec.
     exec_failed: bool,
     /// True if the supervisor violated the contract before the adapter was released.
-    mistrusted: bool,
+    protocol_violated: bool,
     /// True if the adapter's exit was handled.
     ended: bool,
     /// True if no process is left below the wrapper.
@@ -145,26 +145,26 @@ struct Wrapper {
 impl Wrapper {
     /// Forks the adapter, blocked before exec, and reports it to the supervisor.
     fn start(
-        ears: EventSources,
+        events: EventSources,
         plan: &LaunchPlan,
         confinement: &Confinement,
         stdio: [OwnedFd; LAUNCH_FDS],
     ) -> Result<Self, (EventSources, StepError)> {
-        match fork(&ears, plan, confinement, stdio) {
-            Err(fault) => Err((ears, fault)),
+        match fork(&events, plan, confinement, stdio) {
+            Err(fault) => Err((events, fault)),
             Ok((pid, go, report)) => {
                 let wrapper_pid = std::process::id().cast_signed();
-                ears.control.say(&FromWrapper::Hello { wrapper_pid, adapter_pid: pid });
+                events.control.send(&FromWrapper::Hello { wrapper_pid, adapter_pid: pid });
                 Ok(Self {
-                    ears,
+                    events,
                     supervised: true,
-                    family: ProcessTree::new(pid),
+                    tree: ProcessTree::new(pid),
                     adapter: setup::watch_child(pid),
                     go: Some(go),
                     report: Some(report),
                     released: false,
                     exec_failed: false,
-                    mistrusted: false,
+                    protocol_violated: false,
                     ended: false,
                     empty: false,
                     phase: EscalationPhase::Held,
@@ -178,41 +178,41 @@ impl Wrapper {
     /// Main loop. It sleeps until an event arrives; a timer runs only while the tree is being ended.
     fn run(mut self) -> u8 {
         while self.phase != EscalationPhase::Over {
-            let woken = self.wait();
-            if woken.report {
+            let ready = self.wait();
+            if ready.report {
                 self.read_report();
             }
-            if woken.parent {
-                self.ears.parent = None;
+            if ready.parent {
+                self.events.parent = None;
                 self.step(EscalationInput::Stop);
             }
-            if woken.control {
+            if ready.control {
                 self.read_control();
             }
-            if woken.signals {
+            if ready.signals {
                 self.read_signals();
             }
-            if woken.adapter {
+            if ready.adapter {
                 self.adapter = None;
-                self.family.adapter_is_dead();
+                self.tree.adapter_is_dead();
             }
             self.reap();
             self.step(EscalationInput::Tick);
         }
-        self.last_word()
+        self.report_and_exit_code()
     }
 
     fn wait(&self) -> Readiness {
-        let control = self.supervised.then_some(&self.ears.control);
+        let control = self.supervised.then_some(&self.events.control);
         let sources: [Option<BorrowedFd<'_>>; 5] = [
-            Some(self.ears.signals.as_fd()),
+            Some(self.events.signals.as_fd()),
             control.map(AsFd::as_fd),
-            self.ears.parent.as_ref().map(AsFd::as_fd),
+            self.events.parent.as_ref().map(AsFd::as_fd),
             self.report.as_ref().filter(|_| self.released).map(AsFd::as_fd),
             self.adapter.as_ref().map(AsFd::as_fd),
         ];
         let timeout = self.phase.deadline_ms().map(|at_ms| timespec(at_ms.saturating_sub(self.now_ms())));
-        match poll(&self.ears, sources, timeout.as_ref()) {
+        match poll(&self.events, sources, timeout.as_ref()) {
             Ok([signals, control, parent, report, adapter]) => {
                 Readiness { signals, control, parent, report, adapter }
             }
@@ -236,16 +236,16 @@ impl Wrapper {
         self.phase = phase;
         match step {
             EscalationAction::Wait | EscalationAction::Finish => {}
-            EscalationAction::Term => self.family.term(),
+            EscalationAction::Term => self.tree.term(),
             EscalationAction::Kill => {
-                self.family.kill();
+                self.tree.kill();
                 self.go = None;
             }
         }
     }
 
     fn read_control(&mut self) {
-        match self.ears.control.receive() {
+        match self.events.control.receive() {
             Ok(Received::Nothing) => {}
             Ok(Received::Closed) => {
                 self.supervised = false;
@@ -257,17 +257,17 @@ impl Wrapper {
                 self.release();
             }
             Ok(Received::Message(..)) => {
-                self.mistrust(StepError::protocol("read a control message out of turn"))
+                self.abort_on_protocol_error(StepError::protocol("read a control message out of turn"))
             }
-            Err(fault) => self.mistrust(fault),
+            Err(fault) => self.abort_on_protocol_error(fault),
         }
     }
 
     /// Refuses to release the adapter after a contract violation. An adapter that already runs is left alone.
-    fn mistrust(&mut self, fault: StepError) {
+    fn abort_on_protocol_error(&mut self, fault: StepError) {
         if self.phase == EscalationPhase::Held {
-            self.mistrusted = true;
-            self.ears.control.say_fault(fault);
+            self.protocol_violated = true;
+            self.events.control.send_setup_error(fault);
             self.step(EscalationInput::Stop);
         }
     }
@@ -296,25 +296,25 @@ impl Wrapper {
             Ok(_) | Err(_) => FromWrapper::Running,
         };
         self.report = None;
-        self.ears.control.say(&said);
+        self.events.control.send(&said);
     }
 
     fn read_signals(&mut self) {
         let own = std::process::id();
-        while let Ok(Some(signal)) = self.ears.signals.read_signal() {
+        while let Ok(Some(signal)) = self.events.signals.read_signal() {
             match signal.ssi_signo.cast_signed() {
                 libc::SIGCHLD => {}
                 // SIGPIPE of the wrapper's own write to a closed pipe.
                 libc::SIGPIPE if signal.ssi_pid == own => {}
                 libc::SIGTERM => self.step(EscalationInput::Stop),
-                other => self.family.forward(other),
+                other => self.tree.forward(other),
             }
         }
     }
 
     fn reap(&mut self) {
-        self.empty = self.family.reap();
-        if let Some(status) = self.family.exit().filter(|_| !self.ended) {
+        self.empty = self.tree.reap();
+        if let Some(status) = self.tree.exit().filter(|_| !self.ended) {
             self.ended = true;
             self.adapter = None;
             if self.released {
@@ -322,7 +322,7 @@ impl Wrapper {
                 self.read_report();
             }
             if !self.exec_failed {
-                self.ears.control.say(&FromWrapper::AdapterExited { status });
+                self.events.control.send(&FromWrapper::AdapterExited { status });
             }
             if !self.empty {
                 self.step(EscalationInput::AdapterExited);
@@ -333,12 +333,12 @@ impl Wrapper {
         }
     }
 
-    fn last_word(self) -> u8 {
-        let status = self.family.exit().unwrap_or(ExitStatus::Unknown);
+    fn report_and_exit_code(self) -> u8 {
+        let status = self.tree.exit().unwrap_or(ExitStatus::Unknown);
         let survivors = if self.empty { Vec::new() } else { tree::survivors() };
-        self.ears.control.say(&FromWrapper::Done { status, survivors });
+        self.events.control.send(&FromWrapper::Done { status, survivors });
         match status.shell_code() {
-            Some(code) if !self.mistrusted => u8::try_from(code & 0xff).unwrap_or(EXIT_WRAPPER),
+            Some(code) if !self.protocol_violated => u8::try_from(code & 0xff).unwrap_or(EXIT_WRAPPER),
             _ => EXIT_WRAPPER,
         }
     }
@@ -361,7 +361,7 @@ fn timespec(ms: u64) -> Timespec {
 
 /// Forks the adapter and closes the wrapper's copies of its pipes: only the adapter may keep them open.
 fn fork(
-    ears: &EventSources,
+    events: &EventSources,
     plan: &LaunchPlan,
     confinement: &Confinement,
     stdio: [OwnedFd; LAUNCH_FDS],
@@ -371,14 +371,14 @@ fn fork(
     let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
     let (report_read, report_write) = rustix::pipe::pipe_with(flags).during(STAGE)?;
     let fds = AdapterFds { stdio, go: go_read, report: report_write };
-    let signals = ears.signals.as_fd().as_raw_fd();
+    let signals = events.signals.as_fd().as_raw_fd();
     let close = [
-        ears.control.as_fd().as_raw_fd(),
+        events.control.as_fd().as_raw_fd(),
         signals,
         go_write.as_raw_fd(),
         report_read.as_raw_fd(),
         // Without a parent to watch, `signals` is closed twice, which is harmless.
-        ears.parent.as_ref().map_or(signals, AsRawFd::as_raw_fd),
+        events.parent.as_ref().map_or(signals, AsRawFd::as_raw_fd),
     ];
     let adapter = AdapterProcess { plan, confinement, fds };
     let pid = sys::fork_adapter(&adapter, &close).during("fork the adapter")?;

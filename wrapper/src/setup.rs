@@ -45,7 +45,7 @@ fn inherited_above_stdio() -> Vec<RawFd> {
 
 /// Creates a session, becomes child subreaper, leaves the working directory, and keeps dead children
 /// waitable.
-pub(crate) fn stand_alone() -> Result<(), StepError> {
+pub(crate) fn detach_session() -> Result<(), StepError> {
     let own = rustix::process::getpid();
     if let Err(e) = rustix::process::setsid()
         && nix::unistd::getsid(None) != Ok(nix::unistd::Pid::from_raw(own.as_raw_nonzero().get()))
@@ -53,7 +53,7 @@ pub(crate) fn stand_alone() -> Result<(), StepError> {
         return Err(e).during("make an own session");
     }
     rustix::process::set_child_subreaper(Some(own)).during("become child subreaper")?;
-    sys::keep_dead_children().during("keep dead children")?;
+    sys::keep_children_waitable().during("keep dead children")?;
     rustix::process::chdir("/").during("leave the working directory")
 }
 

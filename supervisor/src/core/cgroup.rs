@@ -2,7 +2,7 @@
 //! and the check before `cgroup.kill`. No I/O.
 
 use crate::core::lease::Lease;
-use crate::core::verify::ProtectedProcesses;
+use crate::core::verify::SignalGuard;
 use acp_shared::ids::LeaseId;
 use serde::{Deserialize, Serialize};
 
@@ -228,11 +228,7 @@ pub enum KillMethod {
 ///
 /// `listed` contains the members of the group and of the groups below; `None` if they cannot be read.
 #[must_use]
-pub fn how_to_kill(
-    leaf: Option<&LeaseCgroup>,
-    listed: Option<&[i32]>,
-    guard: &ProtectedProcesses,
-) -> KillMethod {
+pub fn how_to_kill(leaf: Option<&LeaseCgroup>, listed: Option<&[i32]>, guard: &SignalGuard) -> KillMethod {
     let Some(leaf) = leaf else { return KillMethod::Walk("the lease has no control group") };
     let Some(listed) = listed else { return KillMethod::Walk("what is in the control group cannot be read") };
     if listed.is_empty() {
@@ -381,7 +377,7 @@ mod tests {
     #[test]
     fn h21_a_group_with_somebody_else_in_it_is_never_killed_at_once() {
         let leaf = CgroupSubtree::new("/", "ab").leaf(fixture::lease().lease_id);
-        let guard = ProtectedProcesses { own_ancestry: HashSet::from([10, 9]), other_roots: HashSet::from([70]) };
+        let guard = SignalGuard { own_ancestry: HashSet::from([10, 9]), other_roots: HashSet::from([70]) };
         let some = Some(&leaf);
         for (name, leaf, listed, by_group) in [
             ("its own tree", some, Some([100, 101].as_slice()), true),

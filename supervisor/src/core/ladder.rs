@@ -278,7 +278,9 @@ pub fn select_level(
         ContainmentSetting::R3 => Some(ContainmentLevel::R3),
     };
     match asked {
-        Some(rung) => unmet_requirement(rung, abilities).map_or(Ok(rung), |why| Err(ContainmentError { rung, why })),
+        Some(rung) => {
+            unmet_requirement(rung, abilities).map_or(Ok(rung), |why| Err(ContainmentError { rung, why }))
+        }
         None => Ok(ContainmentLevel::ALL
             .into_iter()
             .find(|r| unmet_requirement(*r, abilities).is_none())
@@ -336,8 +338,9 @@ pub fn report_levels(abilities: &KernelFeatures, config: &Config) -> Vec<Contain
 /// Returns the unavailable levels with the obstacle of each, for the status of a running supervisor.
 #[must_use]
 pub fn unavailable_levels(abilities: &KernelFeatures) -> Vec<(String, String)> {
-    let line =
-        |rung: ContainmentLevel| Some((rung.as_str().to_owned(), unmet_requirement(rung, abilities)?.to_owned()));
+    let line = |rung: ContainmentLevel| {
+        Some((rung.as_str().to_owned(), unmet_requirement(rung, abilities)?.to_owned()))
+    };
     ContainmentLevel::ALL.into_iter().filter_map(line).collect()
 }
 
@@ -494,7 +497,8 @@ mod tests {
         );
         // Who only hears of it explains the same.
         for abilities in [&ALL, &no_groups, &KernelFeatures::NONE] {
-            let chosen = select_level(abilities, ContainmentSetting::Auto).map_or("", ContainmentLevel::as_str);
+            let chosen =
+                select_level(abilities, ContainmentSetting::Auto).map_or("", ContainmentLevel::as_str);
             assert_eq!(
                 report_from_status(chosen, &unavailable_levels(abilities)),
                 report_levels(abilities, &Config::default())

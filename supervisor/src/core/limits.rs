@@ -85,7 +85,11 @@ fn configured_limits(config: &Config) -> CgroupLimits {
 
 /// Returns the configured limits that can be enforced for every lease.
 #[must_use]
-pub fn enforceable_limits(rung: ContainmentLevel, abilities: &KernelFeatures, config: &Config) -> CgroupLimits {
+pub fn enforceable_limits(
+    rung: ContainmentLevel,
+    abilities: &KernelFeatures,
+    config: &Config,
+) -> CgroupLimits {
     let limits = configured_limits(config);
     let [memory_bytes_max, pids_max, cpu_weight] = named_limits(&limits, abilities)
         .map(|(_, _, value, has)| value.filter(|_| has && rung == ContainmentLevel::R1));

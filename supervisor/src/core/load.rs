@@ -11,7 +11,7 @@ pub struct SupervisorIdentity<'a> {
     /// Scope of the supervisor.
     pub scope: &'a PidScope,
     /// Pids of the supervisor and its ancestors.
-    pub line: &'a HashSet<i32>,
+    pub ancestry: &'a HashSet<i32>,
 }
 
 /// Returns why a recorded tree is impossible; `None` if it is plausible. Before a lease is bound, its wrapper
@@ -52,7 +52,7 @@ pub fn quarantine_invalid(
     // Lost leases are examined again later; closed ones are not.
     for lease in leases.iter_mut().filter(|l| l.state != LeaseState::Closed) {
         let Some(bound) = lease.bound else { continue };
-        let ours = |pid: &i32| own.line.contains(pid);
+        let ours = |pid: &i32| own.ancestry.contains(pid);
         let here = lease.scope.seen_from(own.scope) == ScopeRelation::Here;
         // The pid of an ended lease may belong to this supervisor by now.
         let itself =
@@ -75,7 +75,11 @@ pub fn quarantine_invalid(
 
 /// Returns the indexes of running leases whose processes provably belong to another lease. If the process
 /// with a shared pid belongs to none of them, each lease is verified separately later.
-fn duplicate_pids(leases: &[Lease], scope: &PidScope, now: impl Fn(i32) -> Option<ProcessRecord>) -> Vec<usize> {
+fn duplicate_pids(
+    leases: &[Lease],
+    scope: &PidScope,
+    now: impl Fn(i32) -> Option<ProcessRecord>,
+) -> Vec<usize> {
     let mut by_pid: BTreeMap<i32, Vec<(usize, ProcessRecord)>> = BTreeMap::new();
     for (place, lease) in leases.iter().enumerate() {
         if let Some(bound) = lease.bound.filter(|_| !lease.state.is_ended()) {
@@ -129,7 +133,8 @@ mod tests {
     fn settled(mut leases: Vec<Lease>, now: impl Fn(i32) -> Option<ProcessRecord>) -> (Vec<Lease>, usize) {
         let line = HashSet::from([OWN, 1]);
         let scope = fixture::lease().scope;
-        let changed = quarantine_invalid(&mut leases, SupervisorIdentity { scope: &scope, line: &line }, 9, now);
+        let changed =
+            quarantine_invalid(&mut leases, SupervisorIdentity { scope: &scope, ancestry: &line }, 9, now);
         (leases, changed.len())
     }
 

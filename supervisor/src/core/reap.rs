@@ -79,7 +79,7 @@ impl ReapPlan {
 }
 
 /// Reason why nothing can be proved about a quarantined lease.
-const RECORD_UNTRUSTED: &str = "its record is not believed";
+const UNTRUSTED: &str = "its record is not believed";
 
 /// Plans for a lost lease. Only verified processes are signalled, and the end of the tree must be proved.
 fn plan_lost(lease: &Lease, found: &Findings) -> ReapPlan {
@@ -89,9 +89,9 @@ fn plan_lost(lease: &Lease, found: &Findings) -> ReapPlan {
         return ReapPlan::StayLost(LostFinding::Gone(why));
     }
     match lease.scope.seen_from(here) {
-        ScopeRelation::Here if lease.is_quarantined() => return unproved(RECORD_UNTRUSTED),
+        ScopeRelation::Here if lease.is_quarantined() => return unproved(UNTRUSTED),
         ScopeRelation::Here => {}
-        ScopeRelation::EarlierBoot => return unproved(RECORD_UNTRUSTED),
+        ScopeRelation::EarlierBoot => return unproved(UNTRUSTED),
         ScopeRelation::Elsewhere(why) => return unproved(why),
     }
     match found.holder {
@@ -238,25 +238,15 @@ mod tests {
         let unproved = |why| ReapPlan::StayLost(LostFinding::Unproved(why));
         let other_boot = at(&|here| here.boot_id = "other".into());
         for (name, found, sound, quarantined) in [
-            ("nothing is found", base.clone(), gone("nothing is left of its tree"), unproved(RECORD_UNTRUSTED)),
+            ("nothing is found", base.clone(), gone("nothing is left of its tree"), unproved(UNTRUSTED)),
             (
                 "its tree is there",
                 Findings { owned: vec![9], ..base.clone() },
                 ReapPlan::Signal(vec![9]),
-                unproved(RECORD_UNTRUSTED),
+                unproved(UNTRUSTED),
             ),
-            (
-                "in doubt",
-                Findings { doubt: Some("?"), ..base.clone() },
-                unproved("?"),
-                unproved(RECORD_UNTRUSTED),
-            ),
-            (
-                "not told",
-                Findings { unknown: Some("!"), ..base.clone() },
-                unproved("!"),
-                unproved(RECORD_UNTRUSTED),
-            ),
+            ("in doubt", Findings { doubt: Some("?"), ..base.clone() }, unproved("?"), unproved(UNTRUSTED)),
+            ("not told", Findings { unknown: Some("!"), ..base.clone() }, unproved("!"), unproved(UNTRUSTED)),
             (
                 "another boot",
                 Findings { here: other_boot, owned: vec![9], ..base.clone() },
@@ -273,7 +263,7 @@ mod tests {
                 "somebody else's",
                 Findings { holder: SpawnerState::Alive, owned: vec![9], ..base.clone() },
                 unproved("the supervisor that spawned it lives"),
-                unproved(RECORD_UNTRUSTED),
+                unproved(UNTRUSTED),
             ),
             (
                 "it cannot be told where this is",

@@ -164,22 +164,22 @@ pub struct AdapterStart {
 /// [`RefusalCode::NotAuthorised`] if the tenant's settings forbid the start.
 pub fn confine(
     tenants: &[Tenant],
-    asker: &SpawnOrigin,
+    origin: &SpawnOrigin,
     env: &[(String, String)],
-    places: &SpawnDirectories,
+    directories: &SpawnDirectories,
 ) -> Result<AdapterStart, Refusal> {
     let plain = Tenant::default();
-    let tenant = tenant_of(tenants, asker.account.uid, asker.gateway).unwrap_or(&plain);
-    stays_within(&tenant.roots, places)?;
-    let account = run_as(tenant, asker)?;
-    let changes = account.is_some_and(|account| account.uid != asker.account.uid);
+    let tenant = tenant_of(tenants, origin.account.uid, origin.gateway).unwrap_or(&plain);
+    stays_within(&tenant.roots, directories)?;
+    let account = run_as(tenant, origin)?;
+    let changes = account.is_some_and(|account| account.uid != origin.account.uid);
     let confine = Confine {
         run_as: account.map(Account::run_as),
         no_new_privs: tenant.no_new_privs.unwrap_or(account.is_some() || tenant.landlock),
         umask: tenant.umask,
         limits: tenant.limits.clone(),
         oom_score_adj: tenant.oom_score_adj,
-        landlock: tenant.landlock.then(|| landlock(tenant, places)),
+        landlock: tenant.landlock.then(|| landlock(tenant, directories)),
         cwd_without_links: tenant.landlock || !tenant.roots.is_empty(),
     };
     let mut env = environment(tenant, account.is_some(), env);
@@ -198,14 +198,14 @@ fn refused<T>(why: String) -> Result<T, Refusal> {
     Err(Refusal::new(RefusalCode::NotAuthorised, why))
 }
 
-fn run_as<'a>(tenant: &'a Tenant, asker: &'a SpawnOrigin) -> Result<Option<&'a Account>, Refusal> {
-    let uid = asker.account.uid;
+fn run_as<'a>(tenant: &'a Tenant, origin: &'a SpawnOrigin) -> Result<Option<&'a Account>, Refusal> {
+    let uid = origin.account.uid;
     let account = match &tenant.run_as {
         Some(account) => account,
-        None if asker.own_uid == 0 && uid != 0 => &asker.account,
+        None if origin.own_uid == 0 && uid != 0 => &origin.account,
         None => return Ok(None),
     };
-    if asker.own_uid != 0 {
+    if origin.own_uid != 0 {
         return refused(format!(
             "agents of user {uid} are to run as user {}, which only a supervisor that runs as root can do",
             account.uid
@@ -219,7 +219,7 @@ fn run_as<'a>(tenant: &'a Tenant, asker: &'a SpawnOrigin) -> Result<Option<&'a A
     Ok(Some(account))
 }
 
-fn stays_within(allowed: &[String], places: &SpawnDirectories) -> Result<(), Refusal> {
+fn stays_within(allowed: &[String], directories: &SpawnDirectories) -> Result<(), Refusal> {
     if allowed.is_empty() {
         return Ok(());
     }
@@ -228,7 +228,7 @@ fn stays_within(allowed: &[String], places: &SpawnDirectories) -> Result<(), Ref
         let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
         path.is_absolute() && plain && allowed.iter().any(|root| path.starts_with(root))
     };
-    places.cwd.iter().chain(&places.roots).find(|path| !fits(path)).map_or(Ok(()), |path| {
+    directories.cwd.iter().chain(&directories.roots).find(|path| !fits(path)).map_or(Ok(()), |path| {
         refused(format!(
             "{path} is not below {}; choose another working directory, or add it to roots of the [[tenant]] in \
              the supervisor's configuration",
@@ -237,9 +237,9 @@ fn stays_within(allowed: &[String], places: &SpawnDirectories) -> Result<(), Ref
     })
 }
 
-fn landlock(tenant: &Tenant, places: &SpawnDirectories) -> Landlock {
+fn landlock(tenant: &Tenant, directories: &SpawnDirectories) -> Landlock {
     let temp = tenant.temp_dir.as_deref().unwrap_or(TEMP_DIR);
-    let all = places.roots.iter().chain(&places.cwd).chain(&tenant.write_dirs).map(String::as_str);
+    let all = directories.roots.iter().chain(&directories.cwd).chain(&tenant.write_dirs).map(String::as_str);
     let mut write: Vec<String> = Vec::new();
     for dir in all.chain([temp]) {
         if !write.iter().any(|known| known == dir) {

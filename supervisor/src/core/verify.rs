@@ -147,14 +147,14 @@ impl Claim<'_> {
 
 /// Processes excluded from all signals, regardless of evidence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProtectedProcesses {
+pub struct SignalGuard {
     /// This process and its ancestors.
     pub own_ancestry: HashSet<i32>,
     /// Roots of the other leases.
     pub other_roots: HashSet<i32>,
 }
 
-impl ProtectedProcesses {
+impl SignalGuard {
     /// Returns why this pid is never signalled; `None` if it may be.
     #[must_use]
     pub fn forbids(&self, pid: i32) -> Option<&'static str> {
@@ -263,7 +263,7 @@ fn identity(recorded: ProcessRecord, scope: &PidScope, now: &Evidence, proven: b
     }
 }
 
-fn owned(now: &Evidence, guard: &ProtectedProcesses) -> Verdict {
+fn owned(now: &Evidence, guard: &SignalGuard) -> Verdict {
     if now.life == ProcessState::Zombie {
         return Verdict::Gone("it is dead and only waits to be reaped");
     }
@@ -276,7 +276,7 @@ fn owned(now: &Evidence, guard: &ProtectedProcesses) -> Verdict {
 
 /// Decides whether the current process with a recorded pid is the recorded process of the lease.
 #[must_use]
-pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &ProtectedProcesses) -> Verdict {
+pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &SignalGuard) -> Verdict {
     let in_group = claim.holds(now);
     match identity(claim.process, claim.scope, now, now.own_child || in_group) {
         IdentityMatch::Gone(why) => Verdict::Gone(why),
@@ -321,7 +321,7 @@ pub fn doubt(claim: &Claim<'_>, now: &Evidence) -> Option<&'static str> {
 
 /// Relation through which a process without a record of its own was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MembershipBasis<'a> {
+pub enum Membership<'a> {
     /// Found as the child of a verified process that was still running after the evidence was read.
     ChildOf(i32),
     /// Found by its environment. A process older than the tree has only a copy of the marker.
@@ -341,9 +341,9 @@ const UNKNOWN_AGE: &str = "the age of its tree was recorded in another time name
 pub fn verify_member(
     lease_id: LeaseId,
     gateway: GatewayInstanceId,
-    kin: MembershipBasis<'_>,
+    membership: Membership<'_>,
     now: &Evidence,
-    guard: &ProtectedProcesses,
+    guard: &SignalGuard,
 ) -> Verdict {
     match now.life {
         ProcessState::Gone => return Verdict::Gone("there is no such process"),
@@ -351,17 +351,17 @@ pub fn verify_member(
         ProcessState::Unreadable => return Verdict::Unknown("the process cannot be read"),
         ProcessState::Running => {}
     }
-    let proven = match kin {
-        MembershipBasis::ChildOf(_) if now.ppid.is_none() => {
+    let proven = match membership {
+        Membership::ChildOf(_) if now.ppid.is_none() => {
             return Verdict::Unknown("its parent cannot be read");
         }
-        MembershipBasis::ChildOf(parent) => now.ppid == Some(parent),
-        MembershipBasis::Marked { .. } if !now.marker.names(lease_id, gateway) => false,
-        MembershipBasis::Marked { since_ticks: None } => return Verdict::Unknown(UNKNOWN_AGE),
-        MembershipBasis::Marked { since_ticks: Some(since) } => {
+        Membership::ChildOf(parent) => now.ppid == Some(parent),
+        Membership::Marked { .. } if !now.marker.names(lease_id, gateway) => false,
+        Membership::Marked { since_ticks: None } => return Verdict::Unknown(UNKNOWN_AGE),
+        Membership::Marked { since_ticks: Some(since) } => {
             now.start_ticks.is_some_and(|ticks| ticks >= since)
         }
-        MembershipBasis::InCgroup(leaf) => now.cgroup.as_deref().is_some_and(|group| is_within(group, leaf)),
+        Membership::InCgroup(leaf) => now.cgroup.as_deref().is_some_and(|group| is_within(group, leaf)),
     };
     if proven { owned(now, guard) } else { Verdict::NotOurs("nothing proves that it belongs to the lease") }
 }

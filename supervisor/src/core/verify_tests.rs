@@ -116,11 +116,7 @@ fn verdicts_with_an_inode_on_record() {
         ("another number", Evidence { pid: 101, ..live.clone() }, "not_ours"),
         ("no handle", Evidence { handle: None, ..live.clone() }, "unknown"),
     ] {
-        assert_eq!(
-            verify(&w.record(Some(INODE)), &now, &ProtectedProcesses::default()).as_str(),
-            want,
-            "{name}"
-        );
+        assert_eq!(verify(&w.record(Some(INODE)), &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
 }
 
@@ -162,7 +158,7 @@ fn verdicts_without_an_inode_on_record() {
             "gone",
         ),
     ] {
-        assert_eq!(verify(&w.record(None), &now, &ProtectedProcesses::default()).as_str(), want, "{name}");
+        assert_eq!(verify(&w.record(None), &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
 }
 
@@ -177,7 +173,7 @@ fn nobody_signals_itself_its_line_or_another_lease() {
         (0, vec![], vec![], "not_ours"),
         (-5, vec![], vec![], "not_ours"),
     ] {
-        let guard = ProtectedProcesses {
+        let guard = SignalGuard {
             own_ancestry: own_ancestry.into_iter().collect(),
             other_roots: other_roots.into_iter().collect(),
         };
@@ -186,14 +182,8 @@ fn nobody_signals_itself_its_line_or_another_lease() {
         claim.process.pid = pid;
         assert_eq!(verify(&claim, &now, &guard).as_str(), want, "{pid} {guard:?}");
         assert_eq!(
-            verify_member(
-                w.lease,
-                w.gateway,
-                MembershipBasis::Marked { since_ticks: Some(TICKS) },
-                &now,
-                &guard
-            )
-            .as_str(),
+            verify_member(w.lease, w.gateway, Membership::Marked { since_ticks: Some(TICKS) }, &now, &guard)
+                .as_str(),
             want,
             "{pid} {guard:?}"
         );
@@ -204,49 +194,39 @@ fn nobody_signals_itself_its_line_or_another_lease() {
 fn members_need_a_proof_of_their_own() {
     let w = world();
     let live = w.live();
-    let marked = MembershipBasis::Marked { since_ticks: Some(TICKS) };
+    let marked = Membership::Marked { since_ticks: Some(TICKS) };
     let bare = Evidence { marker: Marker::Missing, ..live.clone() };
-    for (name, kin, now, want) in [
+    for (name, membership, now, want) in [
         ("marked", marked, live.clone(), "owned"),
         (
             "23: older than the tree",
-            MembershipBasis::Marked { since_ticks: Some(TICKS + 1) },
+            Membership::Marked { since_ticks: Some(TICKS + 1) },
             live.clone(),
             "not_ours",
         ),
         ("23: of an unknown age", marked, Evidence { start_ticks: None, ..live.clone() }, "not_ours"),
         (
             "13: marked, of a tree of an unknown age",
-            MembershipBasis::Marked { since_ticks: None },
+            Membership::Marked { since_ticks: None },
             live.clone(),
             "unknown",
         ),
         (
             "13: not marked, of a tree of an unknown age",
-            MembershipBasis::Marked { since_ticks: None },
+            Membership::Marked { since_ticks: None },
             bare.clone(),
             "not_ours",
         ),
         ("22: not marked", marked, bare.clone(), "not_ours"),
-        ("22: not marked, but a child", MembershipBasis::ChildOf(50), bare.clone(), "owned"),
-        ("child of another", MembershipBasis::ChildOf(51), live.clone(), "not_ours"),
-        (
-            "parent unreadable",
-            MembershipBasis::ChildOf(50),
-            Evidence { ppid: None, ..bare.clone() },
-            "unknown",
-        ),
-        (
-            "zombie",
-            MembershipBasis::ChildOf(50),
-            Evidence { life: ProcessState::Zombie, ..bare.clone() },
-            "gone",
-        ),
+        ("22: not marked, but a child", Membership::ChildOf(50), bare.clone(), "owned"),
+        ("child of another", Membership::ChildOf(51), live.clone(), "not_ours"),
+        ("parent unreadable", Membership::ChildOf(50), Evidence { ppid: None, ..bare.clone() }, "unknown"),
+        ("zombie", Membership::ChildOf(50), Evidence { life: ProcessState::Zombie, ..bare.clone() }, "gone"),
         ("gone", marked, Evidence { life: ProcessState::Gone, ..live.clone() }, "gone"),
         ("unreadable", marked, Evidence { life: ProcessState::Unreadable, ..live.clone() }, "unknown"),
     ] {
         assert_eq!(
-            verify_member(w.lease, w.gateway, kin, &now, &ProtectedProcesses::default()).as_str(),
+            verify_member(w.lease, w.gateway, membership, &now, &SignalGuard::default()).as_str(),
             want,
             "{name}"
         );
@@ -311,7 +291,7 @@ fn c13_s_start_times_of_another_clock_say_nothing() {
         let recorded = elsewhere(then);
         let now = Evidence { scope: Some(elsewhere(now_by)), ..now.clone() };
         let claim = Claim { scope: &recorded, ..w.record(inode) };
-        assert_eq!(verify(&claim, &now, &ProtectedProcesses::default()).as_str(), want, "{name}");
+        assert_eq!(verify(&claim, &now, &SignalGuard::default()).as_str(), want, "{name}");
         assert_eq!(spawner_state(claim.process, &recorded, &now), of, "{name}");
         assert_eq!(doubt(&claim, &now).is_some(), !matches!(want, "not_ours" | "gone"), "{name}");
     }
@@ -319,7 +299,7 @@ fn c13_s_start_times_of_another_clock_say_nothing() {
     let claim = Claim { scope: &recorded, cgroup: Some(LEAF), ..w.record(None) };
     let inside = Evidence { scope: Some(elsewhere(Some(9))), cgroup: Some(LEAF.into()), ..shifted };
     assert_eq!(
-        verify(&claim, &inside, &ProtectedProcesses::default()).as_str(),
+        verify(&claim, &inside, &SignalGuard::default()).as_str(),
         "owned",
         "its control group proves it"
     );
@@ -353,7 +333,7 @@ fn a_verdict_says_why_in_words() {
         (Evidence { scope: Some(w.scope.clone()), ..live }, "what was recorded agrees with what runs"),
         (other, "the number was given to another process (pidfs inode)"),
     ] {
-        assert_eq!(verify(&w.record(Some(INODE)), &now, &ProtectedProcesses::default()).why(), why);
+        assert_eq!(verify(&w.record(Some(INODE)), &now, &SignalGuard::default()).why(), why);
     }
 }
 
@@ -428,9 +408,9 @@ fn the_group_of_the_lease_stands_in_for_what_cannot_be_read() {
         ("zombie", None, Evidence { life: ProcessState::Zombie, ..blind.clone() }, "gone"),
     ] {
         let claim = Claim { cgroup: Some(LEAF), ..w.record(inode) };
-        assert_eq!(verify(&claim, &now, &ProtectedProcesses::default()).as_str(), want, "{name}");
+        assert_eq!(verify(&claim, &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
-    let guard = ProtectedProcesses { own_ancestry: [PID].into(), ..ProtectedProcesses::default() };
+    let guard = SignalGuard { own_ancestry: [PID].into(), ..SignalGuard::default() };
     let claim = Claim { cgroup: Some(LEAF), ..w.record(Some(INODE)) };
     assert_eq!(verify(&claim, &inside, &guard).as_str(), "not_ours", "never itself");
 }
@@ -450,16 +430,11 @@ fn members_of_the_group_of_the_lease_are_of_its_tree() {
         ("zombie", Evidence { life: ProcessState::Zombie, ..inside.clone() }, "gone"),
         ("unreadable", Evidence { life: ProcessState::Unreadable, ..inside.clone() }, "unknown"),
     ] {
-        let verdict = verify_member(
-            w.lease,
-            w.gateway,
-            MembershipBasis::InCgroup(LEAF),
-            &now,
-            &ProtectedProcesses::default(),
-        );
+        let verdict =
+            verify_member(w.lease, w.gateway, Membership::InCgroup(LEAF), &now, &SignalGuard::default());
         assert_eq!(verdict.as_str(), want, "{name}");
     }
-    let guard = ProtectedProcesses { other_roots: [PID].into(), ..ProtectedProcesses::default() };
-    let verdict = verify_member(w.lease, w.gateway, MembershipBasis::InCgroup(LEAF), &inside, &guard);
+    let guard = SignalGuard { other_roots: [PID].into(), ..SignalGuard::default() };
+    let verdict = verify_member(w.lease, w.gateway, Membership::InCgroup(LEAF), &inside, &guard);
     assert_eq!(verdict.as_str(), "not_ours", "h21: never the root of another lease");
 }

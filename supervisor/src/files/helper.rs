@@ -67,7 +67,7 @@ impl Helper {
         context: Arc<Context>,
         setting: HelperSetting,
     ) -> Result<Self, HelperStartError> {
-        let (id, gateway) = (LeaseId::mint(), setting.customer.gateway);
+        let (id, gateway) = (LeaseId::mint(), setting.requester.gateway);
         let (error, left) = match Self::try_start(&context, id, setting).await {
             Ok((helper, None)) => return Ok(helper),
             Ok((helper, Some(error))) => (error, Some(Box::new(helper))),
@@ -92,15 +92,16 @@ impl Helper {
     async fn try_start(
         context: &Arc<Context>,
         id: LeaseId,
-        HelperSetting { customer, roots }: HelperSetting,
+        HelperSetting { requester, roots }: HelperSetting,
     ) -> Result<(Self, Option<SpawnError>), SpawnError> {
-        let places = SpawnDirectories { cwd: None, roots };
-        let confined = confine(context, customer, confine::ConfinementInput { env: Vec::new(), places }).await?;
+        let directories = SpawnDirectories { cwd: None, roots };
+        let confined =
+            confine(context, requester, confine::ConfinementInput { env: Vec::new(), directories }).await?;
         let program = program::own().to_string_lossy().into_owned();
         let launch = Launch {
             version: LAUNCH_VERSION,
             lease_id: id,
-            gateway_instance_id: customer.gateway,
+            gateway_instance_id: requester.gateway,
             argv: vec![program.clone(), VERB.to_owned(), FRAMES_VERSION.to_string()],
             env: Vec::new(),
             cwd: "/".to_owned(),
@@ -124,7 +125,7 @@ impl Helper {
             Ok(process) => (Some(process), None),
             Err(error) => (None, Some(error)),
         };
-        let helper = Self { id, gateway: customer.gateway, process, child, control, to, from };
+        let helper = Self { id, gateway: requester.gateway, process, child, control, to, from };
         Ok((helper, failed))
     }
 
@@ -206,7 +207,10 @@ pub(super) async fn until_gone(context: &Context, process: ProcessRecord) {
         Err(OpenError::Gone) => false,
         Err(OpenError::Io(_)) => true,
         Ok(handle) => {
-            let ended = matches!(context.sys.evidence_without_marker(&handle).life, ProcessState::Zombie | ProcessState::Gone);
+            let ended = matches!(
+                context.sys.kernel_evidence(&handle).life,
+                ProcessState::Zombie | ProcessState::Gone
+            );
             !ended && handle.record().is_none_or(|record| record == process)
         }
     };

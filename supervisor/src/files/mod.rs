@@ -59,7 +59,7 @@ struct HelperKey {
 /// User and directories of a helper, fixed at its start. A request with other values needs another helper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HelperSetting {
-    customer: Requester,
+    requester: Requester,
     /// Directories that the helper is confined to.
     roots: Vec<String>,
 }
@@ -134,7 +134,7 @@ impl FileQueues {
     pub(crate) fn ask(
         &mut self,
         context: &Arc<Context>,
-        customer: Requester,
+        requester: Requester,
         request: FilesRequest,
         to: Responder,
     ) {
@@ -143,10 +143,10 @@ impl FileQueues {
             return busy(to, "too many bytes wait to be written to files");
         };
         let FilesRequest { scope, roots, op } = request;
-        let Some(jobs) = self.queue(context, HelperKey { gateway: customer.gateway, scope }) else {
+        let Some(jobs) = self.queue(context, HelperKey { gateway: requester.gateway, scope }) else {
             return busy(to, "too many file helpers of this gateway run");
         };
-        let setting = HelperSetting { customer, roots };
+        let setting = HelperSetting { requester, roots };
         match jobs.try_send(FilesJob { setting, op, to, _bytes: bytes }) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(job) | mpsc::error::TrySendError::Closed(job)) => {

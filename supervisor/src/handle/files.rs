@@ -16,9 +16,9 @@ use std::sync::Arc;
 pub(super) fn handle(owner: &mut Owner, who: ClientKind, peer: Peer, request: FilesRequest, to: Responder) {
     match check(owner, who, &request) {
         Ok(gateway) => {
-            let customer = Requester { gateway, uid: peer.uid, gid: peer.gid };
+            let requester = Requester { gateway, uid: peer.uid, gid: peer.gid };
             let context = Arc::clone(&owner.context);
-            owner.files.ask(&context, customer, request, to);
+            owner.files.ask(&context, requester, request, to);
         }
         Err(refusal) => to.answer(Err(refusal)),
     }
@@ -32,7 +32,7 @@ fn check(owner: &mut Owner, who: ClientKind, request: &FilesRequest) -> Result<G
     if owner.stopping {
         return refuse(RefusalCode::ShuttingDown, "the supervisor is ending".to_owned());
     }
-    if owner.context.holding.rung == ContainmentLevel::R4 {
+    if owner.context.containment.rung == ContainmentLevel::R4 {
         return Err(super::spawn::no_containment());
     }
     is_sane(request)?;

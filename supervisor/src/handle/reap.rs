@@ -25,14 +25,18 @@ pub(super) fn handle(owner: &Owner, who: ClientKind, dry_run: bool, to: Responde
         owner.leases.values().filter(|e| e.needs_sweep() || held(e)).map(|e| e.lease.clone()).collect();
     let context = Arc::clone(&owner.context);
     tokio::spawn(async move {
-        let lines = if dry_run { plan_reap(&context, leases).await } else { reap_and_record(&context, leases).await };
+        let lines =
+            if dry_run { plan_reap(&context, leases).await } else { reap_and_record(&context, leases).await };
         to.answer(
             lines.map_err(|error| Refusal::new(RefusalCode::Internal, error.to_string())).map(Reply::Reaped),
         );
     });
 }
 
-async fn plan_reap(context: &Arc<Context>, leases: Vec<Lease>) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
+async fn plan_reap(
+    context: &Arc<Context>,
+    leases: Vec<Lease>,
+) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
     let watch = ReaperContext::of(context);
     context.blocking_limited(move |sys| reaper::dry_run(sys, &leases, &watch)).await
 }
@@ -45,7 +49,7 @@ pub(crate) async fn reap_and_record(
         leases.iter().filter(|l| l.state == LeaseState::Lost).map(|l| l.lease_id).collect();
     let reaped = reaper::reap(context, &mut leases).await?;
     // For leases that were lost before and stay lost, only the evidence changed.
-    let known: HashSet<LeaseId> = reaped.rests.iter().map(|(id, _)| *id).collect();
+    let known: HashSet<LeaseId> = reaped.lost_findings.iter().map(|(id, _)| *id).collect();
     for lease in leases {
         if is_failed_start_cleanup(&lease, context.me) && lost.contains(&lease.lease_id) {
             // The sweep does not handle leases of this supervisor, so a task is started for this one.
@@ -56,6 +60,6 @@ pub(crate) async fn reap_and_record(
             context.send_event(Event::Changed { lease, stuck: false }).await;
         }
     }
-    context.send_event(Event::Looked(reaped.rests)).await;
+    context.send_event(Event::LostFindings(reaped.lost_findings)).await;
     Ok(reaped.lines)
 }

@@ -27,8 +27,8 @@ pub(super) fn handle(owner: &mut Owner, who: ClientKind, peer: Peer, spec: Spawn
         Ok(Reservation::Run(lease, spec)) => {
             run(owner, *lease, SpawnRequest { spec: *spec, gid: peer.gid }, to)
         }
-        Ok(Reservation::Waits(entry)) => entry.waiting.push(to),
-        Ok(Reservation::Known(entry)) => to.answer(Ok(Reply::Spawned(entry.info()))),
+        Ok(Reservation::InProgress(entry)) => entry.waiting.push(to),
+        Ok(Reservation::Completed(entry)) => to.answer(Ok(Reply::Spawned(entry.info()))),
         Err(refusal) => to.answer(Err(refusal)),
     }
 }
@@ -37,9 +37,9 @@ enum Reservation<'a> {
     /// New lease.
     Run(Box<Lease>, Box<Spawn>),
     /// Repeated request for a spawn in progress.
-    Waits(&'a mut LeaseEntry),
+    InProgress(&'a mut LeaseEntry),
     /// Repeated request for a completed spawn.
-    Known(&'a mut LeaseEntry),
+    Completed(&'a mut LeaseEntry),
 }
 
 fn run(owner: &mut Owner, lease: Lease, asked: SpawnRequest, to: Responder) {
@@ -66,17 +66,17 @@ fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<
             return Err(conflict(&spec));
         }
         return match (&entry.relay, &entry.commands) {
-            (None, _) if entry.lease.state.is_ended() => Ok(Reservation::Known(entry)),
-            (None, Some(_)) => Ok(Reservation::Waits(entry)),
+            (None, _) if entry.lease.state.is_ended() => Ok(Reservation::Completed(entry)),
+            (None, Some(_)) => Ok(Reservation::InProgress(entry)),
             // No task works on this lease, so an answer would never be sent.
             (None, None) => Err(entry.left_over_refusal()),
-            (Some(_), _) => Ok(Reservation::Known(entry)),
+            (Some(_), _) => Ok(Reservation::Completed(entry)),
         };
     }
     if owner.stopping {
         return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending"));
     }
-    if owner.context.holding.rung == ContainmentLevel::R4 {
+    if owner.context.containment.rung == ContainmentLevel::R4 {
         return Err(no_containment());
     }
     if let Some(refusal) = owner.spawn_refusal() {
@@ -114,8 +114,8 @@ fn new_lease(
         bound: None,
         command_hash,
         spec_hash,
-        cgroup_path: context.holding.leaf(spec.lease_id).map(|leaf| leaf.path().to_owned()),
-        rung: context.holding.rung.as_str().to_owned(),
+        cgroup_path: context.containment.leaf(spec.lease_id).map(|leaf| leaf.path().to_owned()),
+        rung: context.containment.rung.as_str().to_owned(),
         started_at_ms: crate::context::wall_ms(),
         ended_at_ms: None,
         state: LeaseState::Reserved,

@@ -47,7 +47,7 @@ pub(super) fn handle(owner: &Owner, who: ClientKind, to: Responder) {
         supervisor_id: owner.supervisor_id.clone(),
         state_dir: context.state_dir.to_string_lossy().into_owned(),
         started_at_ms: crate::context::wall_ms().saturating_sub(uptime_ms),
-        rung: context.holding.rung.as_str().to_owned(),
+        rung: context.containment.rung.as_str().to_owned(),
         rungs_missing: ladder::unavailable_levels(&context.abilities),
         abilities: context.abilities.named(),
         leases: LeaseState::ALL.map(count).to_vec(),

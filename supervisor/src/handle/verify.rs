@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::core::lease::{Lease, ProcessRecord};
-use crate::core::verify::{Evidence, Marker, ProcessState, ProtectedProcesses, verify};
+use crate::core::verify::{Evidence, Marker, ProcessState, SignalGuard, verify};
 use crate::link::Responder;
 use crate::owner::{ClientKind, Owner};
 use crate::sweep::{self, TreeQuery};
@@ -29,9 +29,9 @@ async fn report(
     context: &Arc<Context>,
     lease: Lease,
     mut info: LeaseInfo,
-    guard: ProtectedProcesses,
+    guard: SignalGuard,
 ) -> io::Result<EvidenceReport> {
-    let target = TreeQuery::of(&lease, &context.holding.subtree);
+    let target = TreeQuery::of(&lease, &context.containment.subtree);
     context
         .blocking_limited(move |sys| {
             let found = sweep::find_now(sys, &target, &guard)?;

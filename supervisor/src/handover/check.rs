@@ -69,10 +69,12 @@ pub(crate) fn try_program(
         Ok(pid)
     });
     let pid = pid.map_err(|e| format!("{shown} cannot be started: {e}"))?;
-    let answer = started.map_or_else(|| Err("was not started".to_owned()), |mut child| read_answer(&mut child));
+    let answer =
+        started.map_or_else(|| Err("was not started".to_owned()), |mut child| read_answer(&mut child));
     // From here on a child that does not die is reaped as an orphan.
     context.release_child(pid);
-    check_answer(&answer.map_err(|why| format!("{shown} {why}"))?, want).map_err(|why| format!("{shown} {why}"))
+    check_answer(&answer.map_err(|why| format!("{shown} {why}"))?, want)
+        .map_err(|why| format!("{shown} {why}"))
 }
 
 /// Verifies a program's answer about a handover. Returns the program's version.

@@ -83,7 +83,12 @@ pub(crate) fn exec_previous(mut handover: Handover, why: &dyn std::error::Error)
     handover.head.failed = Some(text);
     let program = format!("/proc/self/fd/{}", handover.head.left.number());
     match image::write(&mut handover) {
-        Ok((file, _)) => exec_program(Path::new(&program), &without_handover_args(std::env::args_os().skip(1)), file, &mut handover),
+        Ok((file, _)) => exec_program(
+            Path::new(&program),
+            &without_handover_args(std::env::args_os().skip(1)),
+            file,
+            &mut handover,
+        ),
         Err(error) => error,
     }
 }
@@ -95,7 +100,12 @@ pub(crate) fn without_handover_args(args: impl Iterator<Item = OsString>) -> Vec
 }
 
 /// Executes `program` in place of this image. Returns only on failure, with all descriptors as before.
-pub(crate) fn exec_program(program: &Path, args: &[OsString], image: File, handover: &mut Handover) -> io::Error {
+pub(crate) fn exec_program(
+    program: &Path,
+    args: &[OsString],
+    image: File,
+    handover: &mut Handover,
+) -> io::Error {
     let mut image = HandoverFd::new(OwnedFd::from(image));
     let argv = strings(program, args, &image);
     let mut all = handover.passed();

@@ -68,7 +68,7 @@ type PausedTasks = HashMap<LeaseId, PauseDecision>;
 #[derive(Debug)]
 pub(crate) struct Upgrade {
     program: PathBuf,
-    asker: Responder,
+    requester: Responder,
     /// Set once the new program has passed the trial: time until which running spawns are waited for.
     drain_until_ms: Option<u64>,
 }
@@ -88,9 +88,9 @@ pub struct TrialResult(Result<String, String>);
 #[derive(Debug)]
 pub(crate) struct HandoverResources {
     /// Resources kept from image to image.
-    pub(crate) standing: InheritableResources,
+    pub(crate) inheritable: InheritableResources,
     /// Tasks for connections and signals. Clients that connect after the tasks have ended wait in the kernel.
-    pub(crate) doors: Vec<JoinHandle<()>>,
+    pub(crate) server_tasks: Vec<JoinHandle<()>>,
     /// Path that this program was started from.
     pub(crate) program: PathBuf,
     /// Arguments that this program was started with.
@@ -105,7 +105,7 @@ pub(crate) struct ExportedState {
     ended: Vec<Lease>,
     program: PathBuf,
     args: Vec<OsString>,
-    asker: Responder,
+    requester: Responder,
 }
 
 fn failed(why: &str) -> Refusal {
@@ -119,7 +119,7 @@ fn busy(why: &str) -> Refusal {
 impl Owner {
     /// Starts an upgrade: the new program is tried while the supervisor keeps running.
     pub(crate) fn upgrade(&mut self, program: Option<String>, to: Responder) {
-        let Some(ground) = &self.ground else {
+        let Some(resources) = &self.resources else {
             return to.answer(Err(busy("this supervisor is just starting")));
         };
         if self.stopping {
@@ -128,10 +128,14 @@ impl Owner {
         if self.upgrade.is_some() {
             return to.answer(Err(busy("another upgrade is under way")));
         }
-        let program = program.map_or_else(|| ground.program.clone(), PathBuf::from);
+        let program = program.map_or_else(|| resources.program.clone(), PathBuf::from);
         tracing::info!(program = %program.display(), "an upgrade was asked for");
-        let head = self.export_supervisor(HandoverFd::placeholder(), HandoverFd::placeholder(), ground.standing.to_remove.clone());
-        let (context, args, path) = (Arc::clone(&self.context), ground.args.clone(), program.clone());
+        let head = self.export_supervisor(
+            HandoverFd::placeholder(),
+            HandoverFd::placeholder(),
+            resources.inheritable.to_remove.clone(),
+        );
+        let (context, args, path) = (Arc::clone(&self.context), resources.args.clone(), program.clone());
         tokio::spawn(async move {
             let trial = Handover { head, entries: Vec::new() };
             let checked = path.clone();
@@ -143,7 +147,7 @@ impl Owner {
             };
             context.send_event(Event::TrialFinished(TrialResult(tried.map(|(_, version)| version)))).await;
         });
-        self.upgrade = Some(Upgrade { program, asker: to, drain_until_ms: None });
+        self.upgrade = Some(Upgrade { program, requester: to, drain_until_ms: None });
     }
 
     /// Handles the result of the trial.
@@ -170,7 +174,7 @@ impl Owner {
     pub(crate) fn cancel_upgrade(&mut self, why: &str) {
         let Some(upgrade) = self.upgrade.take() else { return };
         tracing::warn!(why, "no upgrade");
-        upgrade.asker.answer(Err(failed(why)));
+        upgrade.requester.answer(Err(failed(why)));
     }
 
     /// Cancels an upgrade whose spawns do not end in time.
@@ -204,24 +208,25 @@ impl Owner {
                 return None;
             }
         };
-        let (Some(Upgrade { program, asker, .. }), Some(ground)) = (self.upgrade.take(), self.ground.take())
+        let (Some(Upgrade { program, requester, .. }), Some(resources)) =
+            (self.upgrade.take(), self.resources.take())
         else {
             return None;
         };
         let left = match HandoverFd::this_program() {
             Ok(left) => left,
             Err(error) => {
-                self.ground = Some(ground);
-                asker.answer(Err(failed(&format!("its own program cannot be opened: {error}"))));
+                self.resources = Some(resources);
+                requester.answer(Err(failed(&format!("its own program cannot be opened: {error}"))));
                 return None;
             }
         };
         self.leaving = true;
-        for door in ground.doors {
-            door.abort();
-            drop(door.await);
+        for task in resources.server_tasks {
+            task.abort();
+            drop(task.await);
         }
-        self.disconnect_clients(asker.link(), events).await;
+        self.disconnect_clients(requester.link(), events).await;
         let helpers = std::mem::take(&mut self.files).stop().await;
         let mut tasks = HashMap::new();
         for (id, verdict) in paused {
@@ -236,12 +241,12 @@ impl Owner {
         while let Ok(event) = events.try_recv() {
             self.on(event);
         }
-        let InheritableResources { lock, listener, to_remove } = ground.standing;
+        let InheritableResources { lock, listener, to_remove } = resources.inheritable;
         let mut head = self.export_supervisor(HandoverFd::new(lock), HandoverFd::new(listener), to_remove);
         (head.left, head.helpers) = (left, helpers);
         let (entries, ended) = self.export_leases(tasks).await;
         let handover = Handover { head, entries };
-        Some(ExportedState { handover, ended, program, args: ground.args, asker })
+        Some(ExportedState { handover, ended, program, args: resources.args, requester })
     }
 
     /// Pauses every lease task. Events are processed meanwhile, because the tasks may wait for the owner.
@@ -280,7 +285,7 @@ impl Owner {
     }
 
     /// Disconnects every client except the one that waits for the outcome.
-    async fn disconnect_clients(&mut self, asker: &ConnectionHandle, events: &mut mpsc::Receiver<Event>) {
+    async fn disconnect_clients(&mut self, requester: &ConnectionHandle, events: &mut mpsc::Receiver<Event>) {
         let leave =
             Refusal::new(RefusalCode::ShuttingDown, "the supervisor is being upgraded; connect again");
         let mut ends = Vec::new();
@@ -288,7 +293,7 @@ impl Owner {
             if let ClientKind::Gateway(gateway) = connected.who {
                 self.detach(gateway);
             }
-            if id != asker.id() {
+            if id != requester.id() {
                 connected.link.refuse(leave.clone());
                 ends.push(connected.link.end().clone());
             }
@@ -313,7 +318,12 @@ impl Owner {
         }
     }
 
-    fn export_supervisor(&self, lock: HandoverFd, listener: HandoverFd, to_remove: Option<PathBuf>) -> SupervisorState {
+    fn export_supervisor(
+        &self,
+        lock: HandoverFd,
+        listener: HandoverFd,
+        to_remove: Option<PathBuf>,
+    ) -> SupervisorState {
         let context = &self.context;
         let now = super::thaw::monotonic_ns();
         let run = u64::try_from(context.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -324,7 +334,7 @@ impl Owner {
             started_ns: now.saturating_sub(run),
             frozen_ns: now,
             abilities: context.abilities,
-            holding: context.holding.clone(),
+            holding: context.containment.clone(),
             descriptors: (context.descriptors.current, context.descriptors.maximum),
             warnings: self.warnings.clone(),
             lock,
@@ -399,23 +409,23 @@ async fn run_trial(
 impl ExportedState {
     /// Executes the new program. Returns only on failure, with the state to import again.
     pub(crate) async fn exec(self, context: &Arc<Context>) -> ImportedState {
-        let Self { handover, ended, program, args, asker } = self;
+        let Self { handover, ended, program, args, requester } = self;
         context.finish_disk_work().await;
         if !matches!(tokio::time::timeout(FLUSH, context.store.flush()).await, Ok(Ok(()))) {
             tracing::error!("the lease store is behind at an upgrade; the rows go with the handover");
         }
         let (mut handover, proved) = run_trial(context, handover, &program, args.clone()).await;
-        let link = asker.link().clone();
+        let link = requester.link().clone();
         let (why, to_version) = match proved {
             Ok((image, version)) => {
-                asker.answer(Ok(Reply::Done));
+                requester.answer(Ok(Reply::Done));
                 close_after_reply(&link).await;
                 tracing::info!(program = %program.display(), version, leases = handover.living_leases(), "handing over");
                 let error = exec::exec_program(&program, &args, image, &mut handover);
                 (format!("{} cannot be executed: {error}", program.display()), version)
             }
             Err(why) => {
-                asker.answer(Err(failed(&why)));
+                requester.answer(Err(failed(&why)));
                 close_after_reply(&link).await;
                 (why, String::new())
             }

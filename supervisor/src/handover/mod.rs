@@ -23,7 +23,7 @@ mod passed;
 pub(crate) mod program;
 mod thaw;
 
-pub(crate) use exec::{ResumeError, exec_previous, number, without_handover_args, resume};
+pub(crate) use exec::{ResumeError, exec_previous, number, resume, without_handover_args};
 pub use freeze::PauseRequest;
 pub(crate) use freeze::{ExportedState, HandoverResources, TrialResult, Upgrade, is_failed_start_cleanup};
 pub(crate) use passed::HandoverFd;

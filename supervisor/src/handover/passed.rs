@@ -10,13 +10,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 #[derive(Debug)]
 pub(crate) struct HandoverFd {
     number: i32,
-    held: Option<OwnedFd>,
+    fd: Option<OwnedFd>,
 }
 
 impl HandoverFd {
     /// Takes ownership of a descriptor to pass.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { number: fd.as_raw_fd(), held: Some(fd) }
+        Self { number: fd.as_raw_fd(), fd: Some(fd) }
     }
 
     /// Returns the descriptor number.
@@ -26,7 +26,7 @@ impl HandoverFd {
 
     /// Creates an invalid placeholder, for a trial.
     pub(crate) const fn placeholder() -> Self {
-        Self { number: -1, held: None }
+        Self { number: -1, fd: None }
     }
 
     /// Opens the running program, independent of later changes of its file.
@@ -42,8 +42,8 @@ impl HandoverFd {
     pub(crate) fn inherit(&self, inherited: bool) -> io::Result<()> {
         use rustix::io::{FdFlags, fcntl_setfd};
         let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
-        let held = self.held.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(fcntl_setfd(held.as_fd(), flags)?)
+        let fd = self.fd.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(fcntl_setfd(fd.as_fd(), flags)?)
     }
 
     /// Duplicates the descriptor.
@@ -51,7 +51,7 @@ impl HandoverFd {
     /// # Errors
     /// The descriptor was not adopted, or the process is out of descriptors.
     pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
-        self.held.as_ref().ok_or_else(missing_descriptor)?.try_clone()
+        self.fd.as_ref().ok_or_else(missing_descriptor)?.try_clone()
     }
 
     /// Returns the descriptor.
@@ -59,7 +59,7 @@ impl HandoverFd {
     /// # Errors
     /// The descriptor was not adopted.
     pub(crate) fn take(self) -> io::Result<OwnedFd> {
-        self.held.ok_or_else(missing_descriptor)
+        self.fd.ok_or_else(missing_descriptor)
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn take_inherited(all: Vec<&mut HandoverFd>) -> io::Result<()> {
         if passed.number <= 2 || !seen.insert(passed.number) {
             return Err(io::Error::other(format!("descriptor {} is named twice", passed.number)));
         }
-        passed.held = Some(linux::adopt(passed.number)?);
+        passed.fd = Some(linux::adopt(passed.number)?);
     }
     Ok(())
 }
@@ -90,6 +90,6 @@ impl Serialize for HandoverFd {
 
 impl<'de> Deserialize<'de> for HandoverFd {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Ok(Self { number: i32::deserialize(from)?, held: None })
+        Ok(Self { number: i32::deserialize(from)?, fd: None })
     }
 }

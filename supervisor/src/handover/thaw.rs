@@ -87,11 +87,11 @@ impl Owner {
     pub(crate) fn import(
         context: &Arc<Context>,
         policy: AccessPolicy,
-        thawing: ImportedState,
+        imported: ImportedState,
     ) -> io::Result<(Self, InheritableResources)> {
-        let ImportedState { handover: Handover { head, entries }, ended, last } = thawing;
+        let ImportedState { handover: Handover { head, entries }, ended, last } = imported;
         let (lock, listener) = (head.lock.take()?, head.listener.take()?);
-        let standing = InheritableResources { lock, listener, to_remove: head.to_remove };
+        let inheritable = InheritableResources { lock, listener, to_remove: head.to_remove };
         let mut owner = Self::new(Arc::clone(context), policy, ended, head.installations, head.warnings);
         owner.supervisor_id = head.supervisor_id;
         owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
@@ -108,7 +108,7 @@ impl Owner {
         for _ in 0..head.stops {
             owner.stop();
         }
-        Ok((owner, standing))
+        Ok((owner, inheritable))
     }
 
     /// Restores the end times of leases. If an older image did not export them, all leases count as ended
@@ -138,8 +138,8 @@ impl Owner {
     }
 
     /// Stores the process-level resources for the next handover.
-    pub(crate) fn set_handover_resources(&mut self, ground: HandoverResources) {
-        self.ground = Some(ground);
+    pub(crate) fn set_handover_resources(&mut self, resources: HandoverResources) {
+        self.resources = Some(resources);
     }
 }
 

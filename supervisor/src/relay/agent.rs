@@ -2,7 +2,7 @@
 
 use super::budget::BudgetShare;
 use super::frozen::{AgentState, RelayState};
-use super::kept::{OutputBuffer, Spool, SpoolTarget};
+use super::output::{OutputBuffer, Spool, SpoolTarget};
 use super::stderr::Stderr;
 use super::{
     ExportReply, OutputReader, PipeRemainder, Pipes, Relay, RelayCmd, RelayLimits, RelayQueues,
@@ -35,12 +35,12 @@ struct AgentRelay {
     stdin: Option<pipe::Sender>,
     stdout: Option<pipe::Receiver>,
     stderr: Option<pipe::Receiver>,
-    kept: OutputBuffer,
+    output: OutputBuffer,
     input: Stdin,
     waiting: BTreeMap<u64, Vec<Responder>>,
     reader: Option<OutputReader>,
     exit: Option<ExitStatus>,
-    said: Stderr,
+    stderr_reader: Stderr,
     ended: bool,
     buffer: Vec<u8>,
 }
@@ -57,10 +57,10 @@ enum RelayEvent {
 
 /// Starts the relay of a running agent.
 #[must_use]
-pub(crate) fn start(lease_id: LeaseId, limits: RelayLimits, pipes: Pipes, said: Stderr) -> Relay {
+pub(crate) fn start(lease_id: LeaseId, limits: RelayLimits, pipes: Pipes, stderr_reader: Stderr) -> Relay {
     let (relay, queue) = Relay::new();
-    let kept = OutputBuffer::Memory(Ring::new(limits.ring_bytes_max));
-    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.gauges), kept, said);
+    let output = OutputBuffer::Memory(Ring::new(limits.ring_bytes_max));
+    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.gauges), output, stderr_reader);
     agent.stdin = Some(pipes.stdin);
     agent.stdout = Some(pipes.stdout);
     agent.stderr = Some(pipes.stderr);
@@ -78,10 +78,10 @@ pub fn archive(lease: &Lease, limits: RelayLimits, log: SessionLog) -> Relay {
     let (state, exit) = (lease.state, lease.exit.or(Some(ExitStatus::Unknown)));
     gauges.set(totals);
     tokio::spawn(async move {
-        let Some(kept) = find_kept_output(lease_id, &limits, totals, &mut queue).await else { return };
-        let mut agent = AgentRelay::new(lease_id, limits, gauges, kept, Stderr::ended(lease_id, log));
+        let Some(output) = find_kept_output(lease_id, &limits, totals, &mut queue).await else { return };
+        let mut agent = AgentRelay::new(lease_id, limits, gauges, output, Stderr::ended(lease_id, log));
         // Acknowledged output stays acknowledged; the spool may be older than the row.
-        let _ = agent.kept.ack(totals.stdout_base);
+        let _ = agent.output.ack(totals.stdout_base);
         agent.input.restore(totals.stdin_written);
         (agent.state, agent.exit, agent.ended, agent.buffer) = (state, exit, true, Vec::new());
         agent.publish();
@@ -123,12 +123,12 @@ async fn find_kept_output(
 #[must_use]
 pub(crate) fn import(lease_id: LeaseId, limits: RelayLimits, log: SessionLog, frozen: AgentState) -> Relay {
     let (relay, queue) = Relay::new();
-    let kept = OutputBuffer::import(frozen.kept, limits.ring_bytes_max, &limits.shelf);
-    let said = match frozen.ended {
+    let output = OutputBuffer::import(frozen.kept, limits.ring_bytes_max, &limits.shelf);
+    let stderr_reader = match frozen.ended {
         true => Stderr::ended(lease_id, log),
         false => Stderr::import(lease_id, log, frozen.said),
     };
-    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.gauges), kept, said);
+    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.gauges), output, stderr_reader);
     agent.state = frozen.state;
     agent.stdin = reopen(lease_id, frozen.stdin, pipe::Sender::from_owned_fd);
     agent.stdout = reopen(lease_id, frozen.stdout, pipe::Receiver::from_owned_fd);
@@ -175,8 +175,8 @@ impl AgentRelay {
         lease_id: LeaseId,
         limits: RelayLimits,
         gauges: Arc<StreamPositions>,
-        kept: OutputBuffer,
-        said: Stderr,
+        output: OutputBuffer,
+        stderr_reader: Stderr,
     ) -> Self {
         let input = Stdin::new(limits.stdin_bytes_max, limits.stdin_hashes_max);
         let share = BudgetShare::new(Arc::clone(&limits.budget));
@@ -189,12 +189,12 @@ impl AgentRelay {
             stdin: None,
             stdout: None,
             stderr: None,
-            kept,
+            output,
             input,
             waiting: BTreeMap::new(),
             reader: None,
             exit: None,
-            said,
+            stderr_reader,
             ended: false,
             buffer: vec![0; READ_BYTES],
         }
@@ -229,13 +229,19 @@ impl AgentRelay {
                 RelayEvent::Room(None) | RelayEvent::ReaderGone => self.reader = None,
             }
             self.publish();
-            if self.ended && self.kept.base() == self.kept.end() && self.reader.is_none() && self.spooled() {
+            if self.ended
+                && self.output.base() == self.output.end()
+                && self.reader.is_none()
+                && self.spooled()
+            {
                 // All output is acknowledged: the file is deleted, the totals are kept.
-                let end = self.kept.end();
-                std::mem::replace(&mut self.kept, OutputBuffer::Memory(Ring::ended_at(end))).discard().await;
+                let end = self.output.end();
+                std::mem::replace(&mut self.output, OutputBuffer::Memory(Ring::ended_at(end)))
+                    .discard()
+                    .await;
             }
         }
-        self.kept.discard().await;
+        self.output.discard().await;
     }
 
     /// Exports the state. Clients that wait for a reply must ask again on their next connection.
@@ -246,16 +252,16 @@ impl AgentRelay {
             stdin: handover_fd(id, self.stdin.map(pipe::Sender::into_nonblocking_fd)),
             stdout: handover_fd(id, self.stdout.map(pipe::Receiver::into_nonblocking_fd)),
             stderr: handover_fd(id, self.stderr.map(pipe::Receiver::into_nonblocking_fd)),
-            kept: self.kept.export(),
+            kept: self.output.export(),
             input: self.input.export(),
             exit: self.exit,
-            said: self.said.export(),
+            said: self.stderr_reader.export(),
             ended: self.ended,
         }))
     }
 
     const fn spooled(&self) -> bool {
-        matches!(self.kept, OutputBuffer::Disk(_))
+        matches!(self.output, OutputBuffer::Disk(_))
     }
 
     async fn room(&mut self) -> usize {
@@ -266,30 +272,36 @@ impl AgentRelay {
         };
         let closing = self.state == LeaseState::Closing;
         // Each agent may hold one piece even if the budget is spent, so that its reader makes progress.
-        if self.kept.memory_bytes() >= READ_BYTES as u64 && self.share.is_spent() {
+        if self.output.memory_bytes() >= READ_BYTES as u64 && self.share.is_spent() {
             if !closing {
                 return 0;
             }
-            self.kept.spool(&place).await;
+            self.output.spool(&place).await;
         }
-        self.kept.room(closing, READ_BYTES, &place).await
+        self.output.room(closing, READ_BYTES, &place).await
     }
 
     fn publish(&mut self) {
         self.gauges.set(self.totals());
-        self.share.set(self.kept.memory_bytes() + self.input.queued_bytes() as u64);
+        self.share.set(self.output.memory_bytes() + self.input.queued_bytes() as u64);
     }
 
     fn totals(&self) -> StreamTotals {
         StreamTotals {
-            stdout_base: self.kept.base(),
-            stdout_end: self.kept.end(),
+            stdout_base: self.output.base(),
+            stdout_end: self.output.end(),
             stdin_written: self.input.written(),
         }
     }
 
     fn sendable(&self, reader: &OutputReader) -> usize {
-        sendable(self.kept.base(), reader.sent, self.kept.end(), self.limits.credit_bytes, OUTPUT_BYTES_MAX)
+        sendable(
+            self.output.base(),
+            reader.sent,
+            self.output.end(),
+            self.limits.credit_bytes,
+            OUTPUT_BYTES_MAX,
+        )
     }
 
     /// True if output is pending for the reader, or the exit notice after all output.
@@ -302,7 +314,7 @@ impl AgentRelay {
     fn pending_exit(&self, reader: &OutputReader) -> Option<ExitStatus> {
         // All stderr is in the log before the gateway gets the exit notice.
         let read = self.stdout.is_none() && self.stderr.is_none();
-        let complete = read && reader.sent == self.kept.end() && !reader.told_exit;
+        let complete = read && reader.sent == self.output.end() && !reader.exit_sent;
         self.exit.filter(|_| complete)
     }
 
@@ -311,18 +323,18 @@ impl AgentRelay {
         match self.sendable(&reader) {
             0 => {
                 if let Some(status) = self.pending_exit(&reader) {
-                    reader.told_exit = true;
+                    reader.exit_sent = true;
                     permit.send(Notice::Exited {
                         lease_id: self.lease_id,
                         status,
-                        end_offset: self.kept.end(),
+                        end_offset: self.output.end(),
                         stdin_written: self.input.written(),
                         // Stderr may contain unknown secrets; operators read it in the session log.
                         stderr_tail: String::new(),
                     });
                 }
             }
-            count => match self.kept.read(reader.sent, count).await {
+            count => match self.output.read(reader.sent, count).await {
                 Ok(bytes) => {
                     let offset = reader.sent;
                     reader.sent += bytes.len() as u64;
@@ -332,7 +344,7 @@ impl AgentRelay {
                     tracing::error!(%error, lease_id = %self.lease_id, "cannot read kept output");
                     if error.kind() == io::ErrorKind::NotFound {
                         // The next attach reports the missing output, as for any other gap (H7).
-                        self.kept.lose();
+                        self.output.lose();
                     }
                     reader.link.end().cancel();
                     return;
@@ -349,7 +361,7 @@ impl AgentRelay {
             Ok(0) => self.stdout = None,
             Ok(count) => {
                 let bytes = self.buffer.get(..count).unwrap_or_default();
-                if let Err(error) = self.kept.push(bytes).await {
+                if let Err(error) = self.output.push(bytes).await {
                     self.lose_output(&error);
                 }
             }
@@ -367,11 +379,11 @@ impl AgentRelay {
     fn read_stderr(&mut self) {
         let Some(pipe) = &self.stderr else { return };
         match pipe.try_read(&mut self.buffer) {
-            Ok(count) if count > 0 => self.said.push(self.buffer.get(..count).unwrap_or_default()),
+            Ok(count) if count > 0 => self.stderr_reader.push(self.buffer.get(..count).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok(_) | Err(_) => {
                 self.stderr = None;
-                self.said.end();
+                self.stderr_reader.end();
             }
         }
     }
@@ -405,7 +417,7 @@ impl AgentRelay {
         match command {
             RelayCmd::Attach { from, to } => self.attach(from, to),
             RelayCmd::Input { seq, bytes, to } => self.on_input(seq, bytes, to),
-            RelayCmd::Ack { offset, to } => to.answer(match self.kept.ack(offset) {
+            RelayCmd::Ack { offset, to } => to.answer(match self.output.ack(offset) {
                 Ok(()) => Ok(Reply::Done),
                 Err(out) => Err(Refusal::new(RefusalCode::OffsetUnavailable, out.to_string())),
             }),
@@ -430,21 +442,21 @@ impl AgentRelay {
 
     fn attach(&mut self, from: u64, to: Responder) {
         // The client's committed offset acknowledges all earlier output.
-        if let Err(out) = self.kept.ack(from) {
+        if let Err(out) = self.output.ack(from) {
             to.refuse(RefusalCode::OffsetUnavailable, out.to_string());
             return;
         }
         let link = to.link().clone();
         to.answer(Ok(Reply::Attached(Attached {
             state: self.state,
-            stdout_base: self.kept.base(),
-            stdout_end: self.kept.end(),
+            stdout_base: self.output.base(),
+            stdout_end: self.output.end(),
             stdout_eof: self.stdout.is_none(),
             stdin_written: self.input.written(),
             stdin_accepted: self.input.accepted(),
             exit: self.exit,
         })));
-        self.reader = Some(OutputReader { link, sent: self.kept.base(), told_exit: false });
+        self.reader = Some(OutputReader { link, sent: self.output.base(), exit_sent: false });
     }
 
     fn on_input(&mut self, seq: u64, bytes: Vec<u8>, to: Responder) {
@@ -506,23 +518,23 @@ impl AgentRelay {
         {
             // A read error loses only the last lines of the log.
             while let Ok(Some(piece)) = rest.next(&mut self.buffer) {
-                self.said.push(piece);
+                self.stderr_reader.push(piece);
             }
         }
         self.close_stdin("the lease has ended");
         let status = self.exit.unwrap_or(ExitStatus::Unknown);
         self.exit = Some(status);
-        self.said.exited(status);
+        self.stderr_reader.exited(status);
         self.ended = true;
         // If the disk does not answer, these are the final totals of the lease.
         self.publish();
-        if self.kept.base() < self.kept.end() {
+        if self.output.base() < self.output.end() {
             let place = SpoolTarget {
                 shelf: &self.limits.shelf,
                 lease_id: self.lease_id,
                 bytes_max: self.limits.spool_bytes_max,
             };
-            self.kept.spool(&place).await;
+            self.output.spool(&place).await;
         }
         self.buffer = Vec::new();
     }
@@ -530,7 +542,7 @@ impl AgentRelay {
     async fn drain_stdout(&mut self, pipe: &pipe::Receiver) -> io::Result<()> {
         let mut rest = PipeRemainder::of(pipe)?;
         while let Some(piece) = rest.next(&mut self.buffer)? {
-            self.kept.push(piece).await?;
+            self.output.push(piece).await?;
         }
         Ok(())
     }
@@ -555,9 +567,14 @@ mod tests {
         let (gateway, session) = (GatewayInstanceId::mint(), SessionKey::parse("s").unwrap());
         let log = SessionLogs::new("/nonexistent".as_ref(), 1 << 20).log(gateway, &session);
         let lease_id = LeaseId::mint();
-        let said = Stderr::ended(lease_id, log);
-        let mut agent =
-            AgentRelay::new(lease_id, limits, Arc::default(), OutputBuffer::Memory(Ring::new(8)), said);
+        let stderr_reader = Stderr::ended(lease_id, log);
+        let mut agent = AgentRelay::new(
+            lease_id,
+            limits,
+            Arc::default(),
+            OutputBuffer::Memory(Ring::new(8)),
+            stderr_reader,
+        );
         let (_full, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         while rustix::io::write(&write, &[0; 4096]).is_ok() {}
         agent.stdin = Some(pipe::Sender::from_owned_fd(write).unwrap());

@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Maximum number of queued client requests per relay; further ones are refused with [`RefusalCode::Busy`].
 const QUEUED_MAX: usize = 1024;
 /// Maximum number of queued commands from the lease. Each command is sent only once or twice per lease.
-const TOLD_MAX: usize = 64;
+const LEASE_COMMANDS_MAX: usize = 64;
 const BUSY_RETRY_MS: u64 = 50;
 
 /// Command to a relay.
@@ -122,16 +122,16 @@ impl StreamPositions {
 /// requests nor for a disk operation of the relay.
 #[derive(Debug, Clone)]
 pub struct Relay {
-    told: mpsc::Sender<RelayCmd>,
-    asked: mpsc::Sender<RelayCmd>,
+    lease_commands: mpsc::Sender<RelayCmd>,
+    client_requests: mpsc::Sender<RelayCmd>,
     gauges: Arc<StreamPositions>,
 }
 
 /// Command queues of one relay.
 #[derive(Debug)]
 struct RelayQueues {
-    told: mpsc::Receiver<RelayCmd>,
-    asked: mpsc::Receiver<RelayCmd>,
+    lease_commands: mpsc::Receiver<RelayCmd>,
+    client_requests: mpsc::Receiver<RelayCmd>,
 }
 
 impl RelayQueues {
@@ -139,16 +139,20 @@ impl RelayQueues {
     async fn next(&mut self) -> Option<RelayCmd> {
         tokio::select! {
             biased;
-            told = self.told.recv() => told,
-            Some(asked) = self.asked.recv() => Some(asked),
+            lease_commands = self.lease_commands.recv() => lease_commands,
+            Some(client_requests) = self.client_requests.recv() => Some(client_requests),
         }
     }
 }
 
 impl Relay {
     fn new() -> (Self, RelayQueues) {
-        let ((told, hears), (asked, takes)) = (mpsc::channel(TOLD_MAX), mpsc::channel(QUEUED_MAX));
-        (Self { told, asked, gauges: Arc::default() }, RelayQueues { told: hears, asked: takes })
+        let ((lease_commands, lease_queue), (client_requests, client_queue)) =
+            (mpsc::channel(LEASE_COMMANDS_MAX), mpsc::channel(QUEUED_MAX));
+        (
+            Self { lease_commands, client_requests, gauges: Arc::default() },
+            RelayQueues { lease_commands: lease_queue, client_requests: client_queue },
+        )
     }
 
     /// Returns the current positions of the streams.
@@ -175,7 +179,7 @@ impl Relay {
 
     /// Queues a client's request without waiting.
     pub fn request(&self, command: RelayCmd) {
-        match self.asked.try_send(command) {
+        match self.client_requests.try_send(command) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(command)) => {
                 refuse(command, RefusalCode::Busy, "this lease is busy; keep the message and try again");
@@ -188,7 +192,7 @@ impl Relay {
 
     /// Queues a command of the lease without waiting. Ignored if the relay has ended.
     pub fn send(&self, command: RelayCmd) {
-        if let Err(mpsc::error::TrySendError::Full(command)) = self.told.try_send(command) {
+        if let Err(mpsc::error::TrySendError::Full(command)) = self.lease_commands.try_send(command) {
             tracing::error!(?command, "a relay has not heard what it was told before");
         }
     }
@@ -208,7 +212,7 @@ impl Relay {
     pub(crate) async fn ping(&self) {
         let (done, answer) = oneshot::channel();
         // Commands of the lease take precedence, so they are done first.
-        if self.asked.send(RelayCmd::Ping(done)).await.is_ok() {
+        if self.client_requests.send(RelayCmd::Ping(done)).await.is_ok() {
             drop(answer.await);
         }
     }
@@ -216,7 +220,7 @@ impl Relay {
     /// Exports the state of the relay after all earlier commands; `None` if the relay has ended.
     pub(crate) async fn export(&self) -> Option<RelayState> {
         let (to, state) = oneshot::channel();
-        self.asked.send(RelayCmd::Export(ExportReply(to))).await.ok()?;
+        self.client_requests.send(RelayCmd::Export(ExportReply(to))).await.ok()?;
         state.await.ok()
     }
 }
@@ -303,7 +307,7 @@ pub struct Pipes {
 struct OutputReader {
     link: ConnectionHandle,
     sent: u64,
-    told_exit: bool,
+    exit_sent: bool,
 }
 
 /// Bytes in a pipe at this moment and no more: a process outside of the tree may hold the other end and write

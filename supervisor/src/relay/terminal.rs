@@ -2,7 +2,8 @@
 
 use super::frozen::{RelayState, TerminalState};
 use super::{
-    ExportReply, PipeRemainder, Relay, RelayCmd, RelayQueues, StreamPositions, StreamTotals, handover_fd, reopen,
+    ExportReply, PipeRemainder, Relay, RelayCmd, RelayQueues, StreamPositions, StreamTotals, handover_fd,
+    reopen,
 };
 use crate::core::tail::TailBuffer;
 use acp_shared::ids::LeaseId;

@@ -13,7 +13,7 @@ use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::legacy::LegacyFacts;
 use crate::core::verify::{Evidence, HandleId, Marker, Verified};
 use crate::sys::cgroup::CgroupTree;
-use crate::sys::handle::{self, marker_in, may_hide, legacy_facts_in};
+use crate::sys::handle::{self, legacy_facts_in, marker_in, may_hide};
 pub use crate::sys::handle::{ProcessHandle, pidfs_inode};
 use crate::sys::packet::{Packet, control_pair};
 use crate::sys::reads::{ProcessRead, ProcessReader};
@@ -248,7 +248,7 @@ impl Sys for Linux {
         self.open_as(pid, false).map(Arc::new)
     }
 
-    fn evidence_without_marker(&self, handle: &ProcessHandle) -> Evidence {
+    fn kernel_evidence(&self, handle: &ProcessHandle) -> Evidence {
         let stat = handle.stat();
         // The pidfd provides facts that `/proc` hides.
         let parent = if stat.is_none() { handle.parent() } else { None };

@@ -115,7 +115,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
 
     /// Reads the kernel's facts about a process through a handle, without the marker, whose read may take
     /// long.
-    fn evidence_without_marker(&self, handle: &Self::Handle) -> Evidence;
+    fn kernel_evidence(&self, handle: &Self::Handle) -> Evidence;
 
     /// Reads the lease marker from a process's environment through a handle. The kernel reads it from the
     /// memory of the process, which may hang: after a timeout the marker counts as unreadable.
@@ -125,7 +125,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     fn evidence(&self, handle: &Self::Handle) -> Evidence {
         // The marker comes first: the life state, read last, shows whether the process still held its pid.
         let marker = self.marker(handle);
-        Evidence { marker, ..self.evidence_without_marker(handle) }
+        Evidence { marker, ..self.kernel_evidence(handle) }
     }
 
     /// Reads the facts that legacy records are compared to. Without facts no record is believed.

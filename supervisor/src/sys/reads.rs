@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Time limit of one read. Long enough for a busy machine; a hanging process costs this time once.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of abandoned threads. At the maximum, no reads are done until a thread returns.
-const LEFT_MAX: usize = 32;
+const HANGING_MAX: usize = 32;
 /// Maximum number of queued answers.
 const ANSWERS_MAX: usize = 64;
 
@@ -28,14 +28,14 @@ pub(super) struct ProcessRead<T> {
 #[derive(Debug)]
 pub(super) struct ProcessReader {
     patience: Duration,
-    left_max: usize,
+    hanging_max: usize,
     /// Processes with a hanging read, each with a flag that is set when the thread has returned.
-    left: Mutex<HashMap<i32, Arc<AtomicBool>>>,
+    hanging: Mutex<HashMap<i32, Arc<AtomicBool>>>,
 }
 
 impl Default for ProcessReader {
     fn default() -> Self {
-        Self { patience: PATIENCE, left_max: LEFT_MAX, left: Mutex::default() }
+        Self { patience: PATIENCE, hanging_max: HANGING_MAX, hanging: Mutex::default() }
     }
 }
 
@@ -54,10 +54,10 @@ impl ProcessReader {
         let mut rest: VecDeque<_> = reads.into_iter().enumerate().collect();
         while !rest.is_empty() {
             {
-                let mut left = lock(&self.left);
-                left.retain(|_, back| !back.load(Ordering::Acquire));
-                rest.retain(|(_, read)| !left.contains_key(&read.pid));
-                if left.len() >= self.left_max {
+                let mut hanging = lock(&self.hanging);
+                hanging.retain(|_, back| !back.load(Ordering::Acquire));
+                rest.retain(|(_, read)| !hanging.contains_key(&read.pid));
+                if hanging.len() >= self.hanging_max {
                     tracing::warn!(unread = rest.len(), "too many processes hang while they are read");
                     break;
                 }
@@ -67,7 +67,7 @@ impl ProcessReader {
             rest = std::mem::take(&mut *lock(&queue));
             if let Some(pid) = pids.get(at) {
                 tracing::warn!(pid, "a process hangs while it is read: it counts as unread");
-                lock(&self.left).insert(*pid, back);
+                lock(&self.hanging).insert(*pid, back);
             }
         }
         answers
@@ -146,8 +146,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc::Receiver;
 
-    fn reads(left_max: usize) -> ProcessReader {
-        ProcessReader { patience: Duration::from_millis(50), left_max, left: Mutex::default() }
+    fn reads(hanging_max: usize) -> ProcessReader {
+        ProcessReader { patience: Duration::from_millis(50), hanging_max, hanging: Mutex::default() }
     }
 
     fn answers(pid: i32) -> ProcessRead<i32> {
@@ -188,7 +188,7 @@ mod tests {
         let reads = reads(2);
         let (releases, stuck): (Vec<_>, Vec<_>) = (1..=3).map(hangs).unzip();
         assert_eq!(reads.each(stuck), [None, None, None]);
-        assert_eq!(lock(&reads.left).len(), 2);
+        assert_eq!(lock(&reads.hanging).len(), 2);
         assert_eq!(reads.one(9, || 1), None, "nothing is read any more");
         drop(releases);
         let until = std::time::Instant::now() + Duration::from_secs(20);

@@ -74,7 +74,7 @@ pub(crate) struct Stage {
     /// Leases of which something survives.
     pub(crate) stuck: Vec<LeaseId>,
     /// What is known of lost leases.
-    pub(crate) rests: HashMap<LeaseId, LostFinding>,
+    pub(crate) lost_findings: HashMap<LeaseId, LostFinding>,
     commands: HashMap<LeaseId, mpsc::Sender<LeaseCmd>>,
     events: mpsc::Receiver<Event>,
     dir: TempDir,
@@ -111,7 +111,7 @@ impl Stage {
         let (store, _, loaded) = Store::open(dir.path()).unwrap();
         let (events, queue) = mpsc::channel(4096);
         let config = Config { reap_term_ms: REAP_TERM_MS, reap_kill_ms: 500, ..Config::default() };
-        let holding = Containment {
+        let containment = Containment {
             rung: select_level(&abilities, config.rung).unwrap(),
             subtree: CgroupSubtree::new("/", "sim"),
             limits: CgroupLimits::default(),
@@ -120,7 +120,7 @@ impl Stage {
             tenants: Vec::new(),
             own_ancestry: sys.own_ancestry(),
             abilities,
-            holding,
+            containment,
             store,
             config,
             wrapper_root: WrapperRoot::prepare(&dir.path().join("wrappers"), Path::new("/bin/true")).unwrap(),
@@ -135,7 +135,7 @@ impl Stage {
             descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile),
             refusals: acp_shared::log_limit::RefusalLog::default(),
             events,
-            looks: Semaphore::new(2),
+            inspections: Semaphore::new(2),
             started: Instant::now(),
             wall_at_start_ms: WALL_MS,
             sys: Arc::clone(&sys),
@@ -147,7 +147,7 @@ impl Stage {
             refusals: HashMap::new(),
             relays: HashMap::new(),
             stuck: Vec::new(),
-            rests: HashMap::new(),
+            lost_findings: HashMap::new(),
             commands: HashMap::new(),
             events: queue,
             dir,
@@ -378,7 +378,7 @@ impl Stage {
 
     /// As [`Stage::reap`], where that may fail.
     pub(crate) async fn try_reap(&mut self) -> std::io::Result<Vec<ReapLine>> {
-        let own = SupervisorIdentity { scope: &self.context.scope, line: &self.context.own_ancestry };
+        let own = SupervisorIdentity { scope: &self.context.scope, ancestry: &self.context.own_ancestry };
         let now = |pid| self.sys.open(pid).ok()?.record();
         for lease in load::quarantine_invalid(&mut self.leases, own, 1, now) {
             self.drive(self.context.store.save_lease(&lease)).await.unwrap();
@@ -399,7 +399,7 @@ impl Stage {
             self.keep(lease);
         }
         let reaped = reaped?;
-        self.rests.extend(reaped.rests);
+        self.lost_findings.extend(reaped.lost_findings);
         Ok(reaped.lines)
     }
 
@@ -416,7 +416,7 @@ impl Stage {
         let over = |l: &Lease| {
             let due = l.ended_at_ms.map(|at| due_ms(EndTime::Before(at), keep_ms, &clocks));
             due.is_some_and(|due| due <= after_ms)
-                && may_be_removed(l, self.rests.get(&l.lease_id).copied())
+                && may_be_removed(l, self.lost_findings.get(&l.lease_id).copied())
         };
         let ids: Vec<LeaseId> = self.leases.iter().filter(|l| over(l)).map(|l| l.lease_id).collect();
         self.drive(self.context.store.delete_leases(ids.clone())).await.unwrap();

@@ -159,7 +159,7 @@ impl Sys for FakeSys {
         opened
     }
 
-    fn evidence_without_marker(&self, handle: &FakeHandle) -> Evidence {
+    fn kernel_evidence(&self, handle: &FakeHandle) -> Evidence {
         let inode = handle.inode();
         let mut kernel = self.kernel();
         let stat = handle.stat(&kernel);

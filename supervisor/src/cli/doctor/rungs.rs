@@ -3,7 +3,7 @@
 
 use super::Check;
 use crate::config::{Config, ContainmentSetting};
-use crate::core::ladder::{ContainmentReport, select_level, report_levels, report_from_status};
+use crate::core::ladder::{ContainmentReport, report_from_status, report_levels, select_level};
 use crate::ground;
 use crate::launchdir::{LaunchDirError, WrapperRoot, private_dir};
 use acp_shared::protocol::Status;

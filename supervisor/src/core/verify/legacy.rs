@@ -9,7 +9,7 @@
 //!
 //! Source: seed 001, "Compatibility Notes".
 
-use super::{Evidence, Marker, ProcessState, ProtectedProcesses, Verdict, owned};
+use super::{Evidence, Marker, ProcessState, SignalGuard, Verdict, owned};
 use serde::Deserialize;
 use std::path::{Component, Path};
 
@@ -74,7 +74,7 @@ pub fn verify_legacy(
     owner: u32,
     now: &Evidence,
     live: &LegacyFacts,
-    guard: &ProtectedProcesses,
+    guard: &SignalGuard,
 ) -> Verdict {
     if record.lease_id.is_some() {
         return Verdict::NotOurs("it has a lease, and is that lease's business");
@@ -110,7 +110,7 @@ pub fn verify_legacy(
 /// Decides about a child of a verified legacy process. The parent must still have its pid after the evidence
 /// was read.
 #[must_use]
-pub fn verify_legacy_child(parent: i32, now: &Evidence, guard: &ProtectedProcesses) -> Verdict {
+pub fn verify_legacy_child(parent: i32, now: &Evidence, guard: &SignalGuard) -> Verdict {
     match now.life {
         ProcessState::Gone => Verdict::Gone("there is no such process"),
         ProcessState::Zombie => Verdict::Gone("it is dead and only waits to be reaped"),

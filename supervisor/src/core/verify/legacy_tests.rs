@@ -43,7 +43,7 @@ fn identity(boot_id: &str, start_ticks: u64) -> Option<RecordedIdentity> {
 }
 
 fn judge(record: &LegacyRecord, now: &Evidence, live: &LegacyFacts) -> &'static str {
-    let guard = ProtectedProcesses { own_ancestry: HashSet::from([1, 5]), other_roots: HashSet::from([6]) };
+    let guard = SignalGuard { own_ancestry: HashSet::from([1, 5]), other_roots: HashSet::from([6]) };
     verify_legacy(record, 1000, now, live, &guard).as_str()
 }
 
@@ -181,7 +181,7 @@ fn a03_s_a_quoted_command_is_the_same_as_a_live_one() {
 #[test]
 fn a21_s_children_are_of_the_tree_while_their_parent_is() {
     let child = |ppid, marker| Evidence { pid: 71, ppid: Some(ppid), marker, ..evidence() };
-    let guard = ProtectedProcesses::default();
+    let guard = SignalGuard::default();
     for (now, want) in [
         (child(70, Marker::Missing), "owned"),
         (child(1, Marker::Missing), "not_ours"),
