@@ -148,7 +148,7 @@ impl Owner {
             LiveConnection { epoch: c.epoch, elsewhere }
         });
         let known = self.installations.get(&gateway);
-        let acked = if marks.is_some() { self.acked(gateway) } else { Vec::new() };
+        let acked = if marks.is_some() { self.acked_outputs(gateway) } else { Vec::new() };
         let claimed = marks.map(|marks| ClaimedProgress { marks, acked: &acked, now_ms: wall_ms() });
         let admitted = admit(known, living, (gateway, uid), home, epoch, claimed);
         let Admitted { installation, supersedes } = match admitted {

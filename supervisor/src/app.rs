@@ -208,7 +208,11 @@ impl SupervisorParts {
         let signals = signals.watch(Arc::clone(&self.context));
         owner.manager = manager;
         let read_only = self.context.store.read_only().is_some();
-        owner.manager.say(if read_only { "READY=1\nSTATUS=reading only" } else { "READY=1\nSTATUS=serving" });
+        owner.manager.notify(if read_only {
+            "READY=1\nSTATUS=reading only"
+        } else {
+            "READY=1\nSTATUS=serving"
+        });
         owner.set_handover_resources(HandoverResources {
             inheritable,
             server_tasks: vec![tokio::spawn(server), tokio::spawn(signals)],
@@ -238,7 +242,7 @@ impl SupervisorParts {
         } else {
             warnings.extend(quarantine_and_clean_up(context, &mut loaded));
             let manager = Manager::from_env().map_err(AppError::Manager)?;
-            manager.say("STATUS=looking at what an earlier supervisor left behind");
+            manager.notify("STATUS=looking at what an earlier supervisor left behind");
             if let Err(error) = reap_at_start(context, &mut loaded.leases).await {
                 tracing::error!(%error, "what an earlier supervisor left behind cannot be looked at; it is tried again");
                 warnings.push(format!("leases of an earlier supervisor are not looked at yet: {error}"));
@@ -394,7 +398,7 @@ fn prepare(
     }
     startup.warnings.append(&mut loaded.warnings);
     let spools = SpoolDir::new(&spool_dir, options.config.spool_total_bytes_max);
-    let nobodys = spools.count(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
+    let nobodys = spools.scan(loaded.leases.iter().map(|l| (l.gateway, l.lease_id)));
     if handover.is_none() && store.read_only().is_none() {
         startup.warnings.extend(remove_unknown_spools(&loaded, &nobodys));
     }

@@ -116,7 +116,7 @@ impl<S: Sys> Context<S> {
             budgets.insert(gateway, Arc::downgrade(&new));
             new
         });
-        RelayLimits::new(&self.config, self.spools.shelf(gateway), budget)
+        RelayLimits::new(&self.config, self.spools.gateway_spools(gateway), budget)
     }
 
     /// Returns the processes that must not be signalled for a lease whose own root is `own`.
@@ -276,8 +276,8 @@ impl<S: Sys> Context<S> {
 
     /// Reads the current scope of this process.
     #[must_use]
-    pub fn here(&self) -> Option<PidScope> {
-        self.sys.here()
+    pub fn current_scope(&self) -> Option<PidScope> {
+        self.sys.current_scope()
     }
 }
 

@@ -171,7 +171,7 @@ pub(crate) fn resume_after_exec(
 }
 
 fn identify_self(sys: &Linux) -> Result<(ProcessRecord, PidScope), StartupError> {
-    let scope = sys.here().ok_or(StartupError::MissingFact("its boot id and pid namespace"))?;
-    let me = sys.myself().ok_or(StartupError::MissingFact("when this process started"))?;
+    let scope = sys.current_scope().ok_or(StartupError::MissingFact("its boot id and pid namespace"))?;
+    let me = sys.own_record().ok_or(StartupError::MissingFact("when this process started"))?;
     Ok((me, scope))
 }

@@ -2,7 +2,7 @@
 //! control socket, and carries out the actions of [`crate::core::stop`].
 
 use crate::context::{Context, wall_ms};
-use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending};
+use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending_event};
 use crate::core::stop::{Escalation, EscalationAction, EscalationInput, SURVIVOR_SWEEP_MS};
 use crate::core::verify::{Verdict, verify};
 use crate::disk;
@@ -232,7 +232,7 @@ async fn record_end<S: Sys>(
         apply_event(lease, LeaseEvent::Close, reason);
     }
     let reason = if lease.state_reason.is_empty() { reason.to_owned() } else { lease.state_reason.clone() };
-    apply_event(lease, ending(lease.state, vanished, doubtful), &reason);
+    apply_event(lease, ending_event(lease.state, vanished, doubtful), &reason);
     lease.ended_at_ms = Some(wall_ms());
     context.store.record(lease, "the end of a lease").await;
     disk::wait_for_jobs(vec![context.spawn_cleanup(lease)]).await;

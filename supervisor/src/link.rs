@@ -63,12 +63,12 @@ fn queued_size(message: &ToClient) -> usize {
 
 impl OutgoingQueues {
     /// Records that a message was written to the socket and is no longer buffered.
-    pub fn sent(&self, message: &ToClient) {
+    pub fn record_sent(&self, message: &ToClient) {
         self.queued_bytes.fetch_sub(queued_size(message), Ordering::Relaxed);
     }
 
     /// Records that a reply was written to the socket: its request is no longer in flight.
-    pub fn answered(&self) {
+    pub fn record_answered(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -112,7 +112,7 @@ impl ConnectionHandle {
 
     /// Registers a request. Returns `None` if too many requests are unanswered.
     #[must_use]
-    pub fn begin(&self, id: u64, in_flight_max: usize) -> Option<Responder> {
+    pub fn register_request(&self, id: u64, in_flight_max: usize) -> Option<Responder> {
         if self.in_flight.fetch_add(1, Ordering::Relaxed) >= in_flight_max {
             return None;
         }
@@ -184,12 +184,12 @@ mod tests {
         let (link, mut outgoing) = ConnectionHandle::new(ConnectionId(1));
         let tail =
             |bytes: usize| Ok(Reply::Tail(Tail { bytes: vec![0; bytes], truncated: true, exit: None }));
-        let answer = |bytes| link.begin(1, 100).unwrap().answer(tail(bytes));
+        let answer = |bytes| link.register_request(1, 100).unwrap().answer(tail(bytes));
         // One that reads gets as many as it wants.
         for _ in 0..4 {
             answer(CONTROL_BYTES_MAX);
             let message = outgoing.control.try_recv().unwrap();
-            outgoing.sent(&message);
+            outgoing.record_sent(&message);
         }
         answer(CONTROL_BYTES_MAX);
         assert!(!link.end().is_cancelled());

@@ -287,7 +287,7 @@ impl Owner {
         epoch: Option<u64>,
     ) -> Result<(), Refusal> {
         let ClientKind::Gateway(gateway) = connected.who else { return Ok(()) };
-        let needs = connected.version >= VERSION_MARKS && body.acts();
+        let needs = connected.version >= VERSION_MARKS && body.changes_lease();
         let Some(epoch) = epoch else {
             let why = "a gateway of protocol 2 sends what acts with its epoch";
             return if needs { Err(Refusal::new(RefusalCode::BadRequest, why)) } else { Ok(()) };
@@ -339,7 +339,7 @@ impl Owner {
                 if let Some(agent) = AgentKey::of(&entry.lease)
                     && crashed
                 {
-                    self.backoff.on(now, &agent, RunOutcome::StartFailed);
+                    self.backoff.record_run(now, &agent, RunOutcome::StartFailed);
                 }
                 if refusal.code == RefusalCode::StoreUnavailable && entry.lease.bound.is_none() {
                     // Nothing was done or recorded: the same spawn may be repeated.
@@ -372,7 +372,7 @@ impl Owner {
             let ran_ms = now.saturating_sub(entry.open_since_ms);
             let asked = entry.close_at_ms.is_some() || self.stopping;
             let outcome = if asked { RunOutcome::Closed { ran_ms } } else { RunOutcome::Died { ran_ms } };
-            self.backoff.on(now, &agent, outcome);
+            self.backoff.record_run(now, &agent, outcome);
         }
         entry.take(lease, self.context.now_ms());
         entry.stuck = stuck;
@@ -478,7 +478,7 @@ impl Owner {
         }
         if !self.stopping {
             tracing::info!("ending: every lease is closed in order");
-            self.manager.say("STOPPING=1\nSTATUS=ending every lease");
+            self.manager.notify("STOPPING=1\nSTATUS=ending every lease");
         }
         self.stopping = true;
         self.save_progress(None);

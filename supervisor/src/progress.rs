@@ -71,7 +71,7 @@ impl Owner {
     }
 
     /// Returns the living agents of a gateway, with the acknowledged offset of their output.
-    pub(crate) fn acked(&self, gateway: GatewayInstanceId) -> Vec<AckedOutput> {
+    pub(crate) fn acked_outputs(&self, gateway: GatewayInstanceId) -> Vec<AckedOutput> {
         self.leases
             .values()
             .filter(|e| e.lease.gateway == gateway && e.lease.kind == LeaseKind::Agent)
@@ -95,7 +95,7 @@ impl Owner {
             .installations
             .get(&gateway)
             .map_or((0, 0), |known| (known.epoch_max, known.progress.event_id));
-        let agents = self.acked(gateway).len() as u64;
+        let agents = self.acked_outputs(gateway).len() as u64;
         let kept_until_ms = wall_ms().saturating_add(until.saturating_sub(now));
         Rollback { refusal, epoch, event_id, agents, kept_until_ms }
     }
@@ -111,7 +111,7 @@ impl Owner {
         let line = |(gateway, until): (&GatewayInstanceId, &u64)| {
             let left = until.saturating_sub(now);
             let until = time(wall_ms().saturating_add(left));
-            let agents = self.acked(*gateway).len();
+            let agents = self.acked_outputs(*gateway).len();
             format!(
                 "gateway {gateway} is refused: its database went back in time. Its {agents} living agents are kept \
                  until {until}; on its machine, stop it and use `acp-gateway store restore` or `acp-gateway store \

@@ -45,10 +45,10 @@ struct ReapSnapshot<'a> {
 
 impl<'a> ReapSnapshot<'a> {
     fn read<S: Sys>(sys: &S, leases: &[Lease], subtree: &'a CgroupSubtree) -> io::Result<Self> {
-        let here = sys.here();
+        let here = sys.current_scope();
         // Quarantined records are not used for a search.
         let lies_here = |l: &&Lease| {
-            here.as_ref().is_some_and(|here| l.scope.seen_from(here) == ScopeRelation::Here)
+            here.as_ref().is_some_and(|here| l.scope.relation_to(here) == ScopeRelation::Here)
                 && !l.is_quarantined()
         };
         let since = |l| TreeQuery::of(l, subtree).since_ticks(sys).unwrap_or(0);
@@ -101,7 +101,7 @@ fn examine<S: Sys>(
         TreeScan::default()
     };
     let findings = Findings {
-        here: sys.here(),
+        here: sys.current_scope(),
         holder,
         owned: found.pids(),
         unknown: found.unknown,

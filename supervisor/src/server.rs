@@ -78,7 +78,7 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
             }
             if let Ok(permit) = Arc::clone(&told).try_acquire_owned() {
                 tokio::spawn(async move {
-                    drop(tokio::time::timeout(LAST_MESSAGES_WAIT, turn_away(client)).await);
+                    drop(tokio::time::timeout(LAST_MESSAGES_WAIT, refuse_lease_process(client)).await);
                     drop(permit);
                 });
             }
@@ -105,7 +105,7 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
 
 /// Refuses a process of a supervised tree. Its Hello is read first, because some clients read the answer only
 /// after the write.
-async fn turn_away(mut client: ServerConn) -> Result<(), ConnError> {
+async fn refuse_lease_process(mut client: ServerConn) -> Result<(), ConnError> {
     client.receiver.recv().await?;
     let why = "the supervisor does not take orders from the trees in its care";
     client.sender.send(&ToClient::Refused(Refusal::new(RefusalCode::NotAuthorised, why))).await?;
@@ -242,7 +242,7 @@ async fn read(
                 return refuse(link, Refusal::new(RefusalCode::BadRequest, why)).await;
             }
         };
-        let Some(to) = link.begin(id, in_flight_max) else {
+        let Some(to) = link.register_request(id, in_flight_max) else {
             let why = format!("more than {in_flight_max} unanswered requests");
             return refuse(link, Refusal::new(RefusalCode::TooLarge, why)).await;
         };
@@ -280,12 +280,12 @@ async fn write_all(sender: &mut Sender<ToClient>, outgoing: &mut OutgoingQueues)
         };
         let Some(message) = message else { return Ok(()) };
         sender.feed(&message).await?;
-        outgoing.sent(&message);
+        outgoing.record_sent(&message);
         if outgoing.control.is_empty() && outgoing.output.is_empty() {
             sender.flush().await?;
         }
         match message {
-            ToClient::Reply { .. } => outgoing.answered(),
+            ToClient::Reply { .. } => outgoing.record_answered(),
             ToClient::Refused(_) => return sender.flush().await,
             ToClient::Welcome(_) | ToClient::Notice(_) | ToClient::RolledBack(_) => {}
         }

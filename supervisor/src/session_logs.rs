@@ -67,7 +67,7 @@ struct PendingLines {
 
 /// Formats a line of the supervisor itself. It has `*` where lines of the agent have `|`.
 #[must_use]
-pub fn note(text: &str) -> String {
+pub fn supervisor_line(text: &str) -> String {
     format!("{:.3} * {text}\n", jiff::Timestamp::now())
 }
 
@@ -189,7 +189,9 @@ impl SessionLog {
             };
             let mut text = text;
             if left_out > 0 {
-                text.push_str(&note(&format!("{left_out} bytes were left out: the disk is too slow")));
+                text.push_str(&supervisor_line(&format!(
+                    "{left_out} bytes were left out: the disk is too slow"
+                )));
             }
             let written = append(&self.dir, text.as_bytes(), self.limits);
             let was_failing = std::mem::replace(&mut self.pending().is_failing, written.is_err());
@@ -225,7 +227,7 @@ struct LogFile {
 }
 
 /// Returns the files of a log, oldest first.
-fn parts(dir: &Path) -> io::Result<Vec<LogFile>> {
+fn log_files(dir: &Path) -> io::Result<Vec<LogFile>> {
     let listed = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         listed => listed?,
@@ -262,7 +264,7 @@ fn append_to_file(dir: &Path, text: &[u8], limits: LogLimits) -> io::Result<()> 
             private_dir(above)?;
         }
     }
-    let mut parts = parts(dir)?;
+    let mut parts = log_files(dir)?;
     let full = |part: &LogFile| part.bytes > 0 && part.bytes + text.len() as u64 > limits.file;
     let path = match parts.last() {
         Some(part) if !full(part) => part.path.clone(),
@@ -310,7 +312,7 @@ fn make_room(log: &Path, bytes: u64, limits: LogLimits) {
 }
 
 fn read(dir: &Path, from: LogFrom, bytes_max: usize) -> io::Result<LogPiece> {
-    let parts = parts(dir)?;
+    let parts = log_files(dir)?;
     let base = parts.first().map_or(0, |part| part.start);
     let end = parts.last().map_or(0, |part| part.start + part.bytes);
     let (mut offset, whole) = match from {
@@ -414,7 +416,7 @@ mod tests {
         for (gateway, key) in [(mine, &one), (mine, &two), (other, &one)] {
             let log = logs.log(gateway, key);
             log.write(&line(&format!("{gateway} {key}")));
-            log.write(&note("a second piece"));
+            log.write(&supervisor_line("a second piece"));
         }
         logs.disk().wait_idle().await;
         let said = async |gateway, key| {

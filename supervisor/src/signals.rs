@@ -17,7 +17,7 @@ pub(crate) struct TerminationSignals {
 }
 
 /// Returns the set of termination signals.
-fn ending() -> SigSet {
+fn termination_signals() -> SigSet {
     [SIGTERM, SIGINT, SIGHUP].into_iter().collect()
 }
 
@@ -25,8 +25,8 @@ fn ending() -> SigSet {
 ///
 /// # Errors
 /// The kernel refuses the call.
-pub(crate) fn hold() -> io::Result<()> {
-    Ok(ending().thread_block()?)
+pub(crate) fn block_termination_signals() -> io::Result<()> {
+    Ok(termination_signals().thread_block()?)
 }
 
 impl TerminationSignals {
@@ -35,7 +35,8 @@ impl TerminationSignals {
     /// # Errors
     /// The process is out of descriptors.
     pub(crate) fn new() -> io::Result<Self> {
-        let made = SignalFd::with_flags(&ending(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let made =
+            SignalFd::with_flags(&termination_signals(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { pending: pipe::Receiver::from_owned_fd_unchecked(made.as_fd().try_clone_to_owned()?)? })
     }
 

@@ -9,7 +9,7 @@ use crate::core::ladder::CgroupLimits;
 use crate::core::lease::{BoundProcesses, Lease, LeaseEvent, TransitionError};
 use crate::core::redact::Redactor;
 use crate::core::stop::WRAPPER_HEADSTART_MS;
-use crate::core::tenant::{AdapterStart, SpawnDirectories, caps_of};
+use crate::core::tenant::{AdapterStart, SpawnDirectories, cgroup_limits_for};
 use crate::core::verify::ProcessState;
 use crate::launchdir::{LaunchDirError, WrapperRoot};
 use crate::relay::stderr::Stderr;
@@ -210,7 +210,8 @@ pub async fn start<S: Sys>(
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
     let (theirs, ours) = make_pipes(&spec.kind).map_err(io_context("make the adapter's pipes"))?;
-    let limits = caps_of(&context.tenants, context.containment.limits, lease.owner_uid, lease.gateway);
+    let limits =
+        cgroup_limits_for(&context.tenants, context.containment.limits, lease.owner_uid, lease.gateway);
     let group = context.containment.leaf(lease.lease_id).map(|leaf| (leaf, limits));
     let wrapper = start_wrapper(context, context.wrapper_root.clone(), launch, group).await?;
     lease.wrapper_path = wrapper.path.to_string_lossy().into_owned();

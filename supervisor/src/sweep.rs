@@ -5,7 +5,7 @@ use crate::core::cgroup::{
     CgroupSubtree, KillMethod, LeaseCgroup, RecordedCgroup, UnknownCgroup, how_to_kill,
 };
 use crate::core::lease::{BoundProcesses, Lease, PidScope, ProcessRecord, ScopeRelation};
-use crate::core::tree::{Proc, descendants, may_be_marked};
+use crate::core::tree::{Proc, descendants, marker_candidates};
 use crate::core::verify::{
     Claim, Evidence, Marker, Membership, ProcessState, SignalGuard, Verdict, Verified, doubt, verify,
     verify_member,
@@ -64,7 +64,7 @@ impl TreeQuery {
     /// Returns the earliest possible start time of the tree's processes, in clock ticks of this system;
     /// `None` if it was recorded by another clock.
     pub fn since_ticks<S: Sys>(&self, sys: &S) -> Option<u64> {
-        let one_clock = sys.here().is_some_and(|here| self.scope.shares_clock(&here));
+        let one_clock = sys.current_scope().is_some_and(|here| self.scope.shares_clock(&here));
         one_clock.then_some(self.not_before_ticks)
     }
 
@@ -222,7 +222,7 @@ fn read_evidence_with<S: Sys>(
     let nothing = |life| Evidence {
         handle: None,
         pid,
-        scope: sys.here(),
+        scope: sys.current_scope(),
         life,
         start_ticks: None,
         ppid: None,
@@ -429,8 +429,8 @@ pub fn find<S: Sys>(
         since_ticks,
         one_clock: since_ticks.is_some(),
     };
-    match sys.here() {
-        Some(here) if target.scope.seen_from(&here) == ScopeRelation::Here => {}
+    match sys.current_scope() {
+        Some(here) if target.scope.relation_to(&here) == ScopeRelation::Here => {}
         // Pids of the target are not valid here: verify would reject each of them.
         Some(_) => return search.found,
         None => {
@@ -466,7 +466,7 @@ pub fn find<S: Sys>(
 #[must_use]
 pub fn markers<S: Sys>(sys: &S, snapshot: &[Proc], not_before_ticks: u64) -> HashMap<String, Vec<i32>> {
     let mut by_lease: HashMap<String, Vec<i32>> = HashMap::new();
-    let pids = may_be_marked(snapshot, not_before_ticks);
+    let pids = marker_candidates(snapshot, not_before_ticks);
     for (pid, marker) in pids.iter().zip(sys.peek_markers(&pids)) {
         if let Marker::Pair { lease, .. } = marker {
             by_lease.entry(lease).or_default().push(*pid);
@@ -527,7 +527,7 @@ const GROUP_WAIT: Duration = Duration::from_millis(100);
 
 /// Sends SIGKILL to the whole cgroup of a lease, if it has one that contains no other processes (H21).
 pub fn kill_group<S: Sys>(sys: &S, target: &TreeQuery, guard: &SignalGuard, wait: Duration) {
-    if sys.here().as_ref() != Some(&target.scope) {
+    if sys.current_scope().as_ref() != Some(&target.scope) {
         return;
     }
     let members = target.leaf.as_ref().and_then(|leaf| sys.group_members(leaf).ok());

@@ -36,7 +36,7 @@ impl Owner {
         if self.pending.save_at_ms().is_some_and(|at| at <= now) {
             self.save_progress(None);
         }
-        let waiting: Vec<LeaseId> = self.waiting().map(|(id, _)| id).collect();
+        let waiting: Vec<LeaseId> = self.waiting_closes().map(|(id, _)| id).collect();
         for id in waiting {
             self.close_after_terminals(id);
         }
@@ -45,7 +45,7 @@ impl Owner {
             self.sweep(now);
         }
         self.cancel_overdue_upgrade(now);
-        self.manager.alive(now);
+        self.manager.send_watchdog(now);
         self.wake_at_ms = next_wake(now, &self.deadlines());
     }
 
@@ -65,7 +65,7 @@ impl Owner {
     }
 
     /// Returns the leases whose end waits for their terminals, with the deadline.
-    fn waiting(&self) -> impl Iterator<Item = (LeaseId, u64)> {
+    fn waiting_closes(&self) -> impl Iterator<Item = (LeaseId, u64)> {
         self.leases.iter().filter(|(_, e)| e.commands.is_some()).filter_map(|(id, e)| {
             let until =
                 e.close_at_ms.as_ref().map(|(until, _)| *until).filter(|until| *until != CLOSE_SENT)?;
@@ -95,10 +95,10 @@ impl Owner {
                 })
                 .min(),
             progress: self.pending.save_at_ms(),
-            closing: self.waiting().map(|(_, until)| until).min(),
+            closing: self.waiting_closes().map(|(_, until)| until).min(),
             expiry: self.leases.values().filter_map(kept).min().filter(|_| writes),
             sweep: (living && writes && !self.stopping).then_some(self.sweep_at_ms),
-            watchdog: self.manager.next_ms(),
+            watchdog: self.manager.next_watchdog_ms(),
             upgrade: self.upgrade.as_ref().and_then(Upgrade::deadline_ms),
         }
     }
@@ -223,7 +223,7 @@ impl Owner {
             if let Some(relay) = entry.relay {
                 relay.send(RelayCmd::Release);
             }
-            self.context.spools.forget(entry.lease.gateway, *id);
+            self.context.spools.remove(entry.lease.gateway, *id);
             sessions.insert((entry.lease.gateway, entry.lease.session_key));
         }
         for entry in self.leases.values() {

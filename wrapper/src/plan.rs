@@ -35,7 +35,7 @@ pub(crate) struct LaunchPlan {
 }
 
 /// Reads `launch.json` from the directory of the running binary.
-pub(crate) fn read_beside_binary() -> Result<LaunchPlan, StepError> {
+pub(crate) fn read_launch_file() -> Result<LaunchPlan, StepError> {
     let binary = std::fs::read_link("/proc/self/exe").during("find the wrapper's own file")?;
     read(&binary.with_file_name(LAUNCH_FILE))
 }

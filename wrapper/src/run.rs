@@ -62,7 +62,7 @@ struct PreparedStart {
 
 fn prepare() -> Result<PreparedStart, StepError> {
     setup::detach_session()?;
-    let mut plan = plan::read_beside_binary()?;
+    let mut plan = plan::read_launch_file()?;
     let confinement = confine::prepare(std::mem::take(&mut plan.confine))?;
     let signals = setup::take_signals()?;
     let parent = setup::watch_parent()?;

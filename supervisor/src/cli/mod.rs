@@ -105,7 +105,10 @@ struct Address {
 impl Address {
     /// Reads the secret for the handshake, if this user may read it (H9).
     fn secret(&self) -> Option<Secret> {
-        [Some(&self.socket), self.own.as_ref()].into_iter().flatten().find_map(|at| crate::secret::beside(at))
+        [Some(&self.socket), self.own.as_ref()]
+            .into_iter()
+            .flatten()
+            .find_map(|at| crate::secret::read_next_to(at))
     }
 }
 
@@ -168,7 +171,7 @@ enum SupervisorCommand {
 }
 
 /// Reads `--json` and `--color` before the command line is parsed, to format parse errors.
-fn early(args: &[OsString]) -> (bool, Colour) {
+fn early_output_options(args: &[OsString]) -> (bool, Colour) {
     let is = |text: &str| args.iter().any(|arg| arg == text);
     (is("--json"), if is("--color=never") { Colour::Never } else { Colour::Auto })
 }
@@ -182,13 +185,13 @@ pub(crate) fn main() -> ExitCode {
     let mut handover = match resumed {
         Ok(handover) => handover,
         Err(error) => {
-            let (json, colour) = early(&args);
+            let (json, colour) = early_output_options(&args);
             let error = CliError::App(error.into());
             Output::new(json, colour).error(error.code(), &error.message());
             return ExitCode::from(error.exit());
         }
     };
-    let done = catch_unwind(AssertUnwindSafe(|| attempt(args, &mut handover)));
+    let done = catch_unwind(AssertUnwindSafe(|| run_command_line(args, &mut handover)));
     let (code, why) = match done {
         Ok(done) => done,
         Err(panic) => {
@@ -207,8 +210,8 @@ pub(crate) fn main() -> ExitCode {
 }
 
 /// Runs the command line. Returns the exit code and, after a failure, its error.
-fn attempt(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, Option<CliError>) {
-    let (json, colour) = early(&args);
+fn run_command_line(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, Option<CliError>) {
+    let (json, colour) = early_output_options(&args);
     let command =
         if colour == Colour::Never { Cli::command().color(clap::ColorChoice::Never) } else { Cli::command() };
     let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
@@ -236,7 +239,7 @@ fn attempt(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, O
 fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
     let workers = matches!(cli.verb, SupervisorCommand::Serve { .. });
     if workers {
-        crate::signals::hold().map_err(crate::app::AppError::Signals)?;
+        crate::signals::block_termination_signals().map_err(crate::app::AppError::Signals)?;
     }
     let mut builder = if workers {
         tokio::runtime::Builder::new_multi_thread()
@@ -244,13 +247,13 @@ fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<()
         tokio::runtime::Builder::new_current_thread()
     };
     let runtime = builder.enable_all().build().map_err(CliError::Runtime)?;
-    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(verb(cli, out, handover))));
+    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run_command(cli, out, handover))));
     // A task that cannot end (a process tree that cannot be killed) must not block the exit.
     runtime.shutdown_background();
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-async fn verb(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
+async fn run_command(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
     let global = cli.global;
     match cli.verb {
         SupervisorCommand::Serve { config, wrapper, own_session, resume_from_fd: _ } => {

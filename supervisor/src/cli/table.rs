@@ -89,7 +89,7 @@ impl Column {
         self
     }
 
-    pub(crate) const fn least(mut self, columns: usize) -> Self {
+    pub(crate) const fn min_width(mut self, columns: usize) -> Self {
         self.least = Some(columns);
         self
     }
@@ -190,7 +190,7 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], look: TableFormat) 
 
 /// Formats names and values under a heading.
 pub(crate) fn section(title: &str, rows: &[(&str, Cell)], look: TableFormat) -> String {
-    let columns = [Column::new(""), Column::new("").least(20)];
+    let columns = [Column::new(""), Column::new("").min_width(20)];
     let rows: Vec<Vec<Cell>> = rows
         .iter()
         .map(|(name, value)| vec![Cell::new(format!("  {name}")).tone(Tone::Dim), value.clone()])
@@ -205,9 +205,9 @@ mod tests {
 
     const COLUMNS: [Column; 4] = [
         Column::new("ID"),
-        Column::new("WHO").least(4),
+        Column::new("WHO").min_width(4),
         Column::new("SIZE").right(),
-        Column::new("WHY").least(4).drop(1),
+        Column::new("WHY").min_width(4).drop(1),
     ];
 
     fn rows() -> Vec<Vec<Cell>> {

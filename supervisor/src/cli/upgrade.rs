@@ -42,7 +42,7 @@ pub(super) async fn run(
         let asked = async { status::ask(&mut client(address).await?).await };
         match asked.await.map(|status| status.last_upgrade) {
             Ok(Some(last)) if Some(last.at_ms) != before => break last,
-            Err(error) if !comes_back(&error) => return Err(error),
+            Err(error) if !may_be_upgrading(&error) => return Err(error),
             Ok(_) | Err(_) => {}
         }
         if Instant::now() >= until {
@@ -62,7 +62,7 @@ pub(super) async fn run(
 
 /// True if the error may be caused by the upgrade in progress. The socket exists throughout: new connections
 /// wait in its backlog.
-fn comes_back(error: &CliError) -> bool {
+fn may_be_upgrading(error: &CliError) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match error {
         CliError::Connect { source: ConnError::Io(error), .. } => {

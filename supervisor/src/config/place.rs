@@ -44,7 +44,7 @@ impl Origin {
 
 impl ConfigError {
     /// Adds the position of the error. Errors that already name the file stay unchanged.
-    pub(super) fn placed(self, path: &Path, text: &str) -> Self {
+    pub(super) fn with_location(self, path: &Path, text: &str) -> Self {
         let line = match &self {
             Self::Read { .. } | Self::At { .. } => return self,
             Self::Parse { line, .. } => *line,

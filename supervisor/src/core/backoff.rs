@@ -157,7 +157,7 @@ impl Backoff {
     }
 
     /// Records the outcome of a run.
-    pub fn on(&mut self, now_ms: u64, agent: &AgentKey, outcome: RunOutcome) {
+    pub fn record_run(&mut self, now_ms: u64, agent: &AgentKey, outcome: RunOutcome) {
         let (crashed, ran_ms) = match outcome {
             RunOutcome::StartFailed => (true, 0),
             RunOutcome::Died { ran_ms } => (ran_ms < self.limits.stable_ms, ran_ms),
@@ -169,7 +169,7 @@ impl Backoff {
         if !crashed {
             return;
         }
-        let keep = self.keep();
+        let keep = self.crash_times_max();
         let crashes = self.crashes.entry(agent.clone()).or_default();
         crashes.in_a_row = crashes.in_a_row.saturating_add(1);
         crashes.at_ms.push_back(now_ms);
@@ -180,7 +180,7 @@ impl Backoff {
     }
 
     /// Iterates over the agents that may not be started now, for reports.
-    pub fn held(&self, now_ms: u64) -> impl Iterator<Item = (&AgentKey, StartDelay)> {
+    pub fn delayed_agents(&self, now_ms: u64) -> impl Iterator<Item = (&AgentKey, StartDelay)> {
         self.crashes.keys().filter_map(move |agent| Some((agent, self.may_start(now_ms, agent).err()?)))
     }
 
@@ -192,7 +192,7 @@ impl Backoff {
 
     /// Imports the records of an earlier program image, trimmed to the current limits.
     pub fn restore(&mut self, known: Vec<(AgentKey, CrashRecord)>) {
-        let keep = self.keep();
+        let keep = self.crash_times_max();
         self.crashes.extend(known.into_iter().map(|(agent, mut crashes)| {
             crashes.at_ms.drain(..crashes.at_ms.len().saturating_sub(keep));
             (agent, crashes)
@@ -211,7 +211,7 @@ impl Backoff {
     }
 
     /// Number of crash times to keep per agent: more of them would not change any decision.
-    fn keep(&self) -> usize {
+    fn crash_times_max(&self) -> usize {
         usize::try_from(self.limits.crashes_max).unwrap_or(usize::MAX).clamp(1, KEPT_MAX)
     }
 
@@ -272,7 +272,7 @@ mod tests {
             )
             .ok();
             now_ms += 100;
-            backoff.on(now_ms, &agent, RunOutcome::Died { ran_ms: 100 });
+            backoff.record_run(now_ms, &agent, RunOutcome::Died { ran_ms: 100 });
         }
         text
     }
@@ -312,10 +312,10 @@ mod tests {
         ] {
             let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
             for outcome in outcomes {
-                backoff.on(7, &agent, outcome);
+                backoff.record_run(7, &agent, outcome);
             }
             assert_eq!(backoff.may_start(8, &agent).is_err(), held, "{name}");
-            assert_eq!(backoff.held(8).count(), usize::from(held), "{name}");
+            assert_eq!(backoff.delayed_agents(8).count(), usize::from(held), "{name}");
         }
     }
 
@@ -325,7 +325,7 @@ mod tests {
         let (a, b) = (agent("a"), agent("b"));
         let elsewhere = AgentKey { gateway: GatewayInstanceId::mint(), ..a.clone() };
         for _ in 0..3 {
-            backoff.on(0, &a, RunOutcome::StartFailed);
+            backoff.record_run(0, &a, RunOutcome::StartFailed);
         }
         assert!(backoff.may_start(1, &a).is_err());
         assert_eq!((backoff.may_start(1, &b), backoff.may_start(1, &elsewhere)), (Ok(()), Ok(())));
@@ -335,7 +335,7 @@ mod tests {
     fn another_image_knows_what_this_one_knew() {
         let (mut backoff, agent) = (Backoff::new(LIMITS), agent("a"));
         for crash in 0..12 {
-            backoff.on(crash, &agent, RunOutcome::StartFailed);
+            backoff.record_run(crash, &agent, RunOutcome::StartFailed);
         }
         let told = serde_json::to_vec(&backoff.crashes()).unwrap_or_default();
         let recalled = |limits| {
@@ -350,7 +350,7 @@ mod tests {
         let strict = CrashLimits { crashes_max: 3, ..LIMITS };
         let mut from_the_beginning = Backoff::new(strict);
         for crash in 0..12 {
-            from_the_beginning.on(crash, &agent, RunOutcome::StartFailed);
+            from_the_beginning.record_run(crash, &agent, RunOutcome::StartFailed);
         }
         assert_eq!(recalled(strict).may_start(13, &agent), from_the_beginning.may_start(13, &agent));
     }
@@ -360,14 +360,14 @@ mod tests {
         let none = CrashLimits { base_ms: 0, crashes_max: 0, ..LIMITS };
         let mut backoff = Backoff::new(none);
         for crash in 0..1_000 {
-            backoff.on(crash, &agent("a"), RunOutcome::StartFailed);
+            backoff.record_run(crash, &agent("a"), RunOutcome::StartFailed);
         }
         assert_eq!(backoff.may_start(1_000, &agent("a")), Ok(()));
         for number in 0..1_000 {
-            backoff.on(1_000, &agent(&number.to_string()), RunOutcome::StartFailed);
+            backoff.record_run(1_000, &agent(&number.to_string()), RunOutcome::StartFailed);
         }
         assert_eq!(backoff.crashes.len(), AGENTS_PER_GATEWAY_MAX);
-        backoff.on(10_000_000, &agent("z"), RunOutcome::StartFailed);
+        backoff.record_run(10_000_000, &agent("z"), RunOutcome::StartFailed);
         assert_eq!(backoff.crashes.len(), 1, "what has left the window is forgotten");
     }
 }

@@ -66,7 +66,7 @@ pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Tran
 /// `Lose` if the tree vanished earlier, the wrapper exited without a report (`vanished`), or a running
 /// process could belong to the tree but does not prove it (`doubtful`).
 #[must_use]
-pub const fn ending(state: LeaseState, vanished: bool, doubtful: bool) -> LeaseEvent {
+pub const fn ending_event(state: LeaseState, vanished: bool, doubtful: bool) -> LeaseEvent {
     match state {
         LeaseState::Closing if !vanished && !doubtful => LeaseEvent::Gone,
         LeaseState::Closing
@@ -168,7 +168,7 @@ impl PidScope {
 
     /// Returns the relation of this recorded scope to the current one.
     #[must_use]
-    pub fn seen_from(&self, here: &Self) -> ScopeRelation {
+    pub fn relation_to(&self, here: &Self) -> ScopeRelation {
         if self.boot_id != here.boot_id {
             return ScopeRelation::EarlierBoot;
         }
@@ -271,7 +271,7 @@ impl Lease {
 
     /// Sets the reason of the state.
     pub fn explain(&mut self, reason: &str) {
-        self.state_reason = harmless(reason);
+        self.state_reason = sanitize_reason(reason);
     }
 
     /// Takes a lease with an untrusted record out of use: sets the state to lost and removes its pids, so
@@ -344,7 +344,7 @@ pub const REASON_BYTES_MAX: usize = 500;
 /// Makes a reason safe to store and print: one line, no control characters, at most `REASON_BYTES_MAX`
 /// bytes.
 #[must_use]
-pub fn harmless(reason: &str) -> String {
+pub fn sanitize_reason(reason: &str) -> String {
     let mut safe = String::new();
     for c in reason.chars() {
         let from = safe.len();
@@ -408,18 +408,18 @@ mod tests {
             for (vanished, doubtful) in [(false, false), (true, false), (false, true), (true, true)] {
                 let in_order = state == LeaseState::Closing && !vanished && !doubtful;
                 let want = if in_order { LeaseEvent::Gone } else { LeaseEvent::Lose };
-                assert_eq!(ending(state, vanished, doubtful), want, "{state} {vanished} {doubtful}");
+                assert_eq!(ending_event(state, vanished, doubtful), want, "{state} {vanished} {doubtful}");
             }
         }
     }
 
     #[test]
     fn a_reason_is_cut_and_harmless() {
-        assert_eq!(harmless("its agent ended"), "its agent ended");
-        assert_eq!(harmless("a\u{1b}[2Jb\n\u{9b}c\u{7f}é"), "a\\u{1b}[2Jb\\n\\u{9b}c\\u{7f}é");
-        let long = harmless(&"é".repeat(REASON_BYTES_MAX));
+        assert_eq!(sanitize_reason("its agent ended"), "its agent ended");
+        assert_eq!(sanitize_reason("a\u{1b}[2Jb\n\u{9b}c\u{7f}é"), "a\\u{1b}[2Jb\\n\\u{9b}c\\u{7f}é");
+        let long = sanitize_reason(&"é".repeat(REASON_BYTES_MAX));
         assert_eq!((long.len(), long.chars().all(|c| c == 'é')), (REASON_BYTES_MAX, true));
-        let escapes = harmless(&"\u{1b}".repeat(REASON_BYTES_MAX));
+        let escapes = sanitize_reason(&"\u{1b}".repeat(REASON_BYTES_MAX));
         assert!(escapes.len() <= REASON_BYTES_MAX && escapes.ends_with("\\u{1b}"), "no escape is cut in two");
     }
 
@@ -440,7 +440,7 @@ mod tests {
             ("another inode", Some(4), NsInit { inode: Some(2), ..other }, false),
         ] {
             let scope = PidScope { timens, init, ..here.clone() };
-            assert_eq!(scope.seen_from(&here) == ScopeRelation::Here, is_here, "{name}");
+            assert_eq!(scope.relation_to(&here) == ScopeRelation::Here, is_here, "{name}");
         }
     }
 

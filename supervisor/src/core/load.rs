@@ -53,7 +53,7 @@ pub fn quarantine_invalid(
     for lease in leases.iter_mut().filter(|l| l.state != LeaseState::Closed) {
         let Some(bound) = lease.bound else { continue };
         let ours = |pid: &i32| own.ancestry.contains(pid);
-        let here = lease.scope.seen_from(own.scope) == ScopeRelation::Here;
+        let here = lease.scope.relation_to(own.scope) == ScopeRelation::Here;
         // The pid of an ended lease may belong to this supervisor by now.
         let itself =
             here && !lease.state.is_ended() && [bound.wrapper.pid, bound.adapter.pid].iter().any(ours);
@@ -83,7 +83,7 @@ fn duplicate_pids(
     let mut by_pid: BTreeMap<i32, Vec<(usize, ProcessRecord)>> = BTreeMap::new();
     for (place, lease) in leases.iter().enumerate() {
         if let Some(bound) = lease.bound.filter(|_| !lease.state.is_ended()) {
-            if lease.scope.seen_from(scope) != ScopeRelation::Here {
+            if lease.scope.relation_to(scope) != ScopeRelation::Here {
                 continue;
             }
             for process in [bound.wrapper, bound.adapter] {

@@ -1,7 +1,7 @@
 //! Plans for the leases of earlier supervisors. Plans start from lease records, never from processes that
 //! merely look like agents.
 
-use crate::core::lease::{Lease, LeaseEvent, PidScope, ScopeRelation, ending};
+use crate::core::lease::{Lease, LeaseEvent, PidScope, ScopeRelation, ending_event};
 use crate::core::retain::LostFinding;
 use crate::core::verify::SpawnerState;
 
@@ -88,7 +88,7 @@ fn plan_lost(lease: &Lease, found: &Findings) -> ReapPlan {
     if let Some(why) = lease.scope.is_over(here) {
         return ReapPlan::StayLost(LostFinding::Gone(why));
     }
-    match lease.scope.seen_from(here) {
+    match lease.scope.relation_to(here) {
         ScopeRelation::Here if lease.is_quarantined() => return unproved(UNTRUSTED),
         ScopeRelation::Here => {}
         ScopeRelation::EarlierBoot => return unproved(UNTRUSTED),
@@ -118,7 +118,7 @@ pub fn plan(lease: &Lease, found: &Findings) -> ReapPlan {
         Reserved | Bound | Open | Closing => {}
     }
     let Some(here) = &found.here else { return ReapPlan::Leave("boot id or pid namespace cannot be read") };
-    match lease.scope.seen_from(here) {
+    match lease.scope.relation_to(here) {
         ScopeRelation::Here => {}
         ScopeRelation::EarlierBoot => {
             return ReapPlan::Mark(LeaseEvent::Lose, "the machine was started anew since");
@@ -138,7 +138,7 @@ pub fn plan(lease: &Lease, found: &Findings) -> ReapPlan {
     if let Some(why) = found.unknown {
         return ReapPlan::Leave(why);
     }
-    let event = ending(lease.state, false, found.doubt.is_some());
+    let event = ending_event(lease.state, false, found.doubt.is_some());
     let why = match (event, found.doubt) {
         (LeaseEvent::Gone, _) => "its tree is gone",
         (_, Some(why)) => why,

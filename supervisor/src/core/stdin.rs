@@ -53,14 +53,14 @@ pub struct StdinState {
 const HASHED_BYTES: usize = 8 + size_of::<MessageHash>();
 
 impl StdinState {
-    /// Number of messages that wait, and so of buffers in [`Self::bulk`].
+    /// Number of messages that wait, and so of buffers in [`Self::raw_buffers`].
     #[must_use]
-    pub const fn waiting(&self) -> usize {
+    pub const fn queued_count(&self) -> usize {
         self.waiting
     }
 
     /// Returns the byte buffers that are too large for the JSON record, in a fixed order.
-    pub fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
+    pub fn raw_buffers(&mut self) -> Vec<&mut Vec<u8>> {
         self.queue.resize_with(self.waiting, Vec::new);
         std::iter::once(&mut self.hashes).chain(&mut self.queue).collect()
     }
@@ -190,7 +190,7 @@ impl Stdin {
 
     /// Records that the pipe took `count` bytes. Returns the number of the message that is now complete, if
     /// any.
-    pub fn wrote(&mut self, count: usize) -> Option<u64> {
+    pub fn record_written(&mut self, count: usize) -> Option<u64> {
         let total = self.queue.front()?.len();
         self.front_done += count;
         if self.front_done < total {
@@ -222,10 +222,10 @@ mod tests {
 
     /// As it is after a handover: the description as JSON, the bulk beside it.
     fn carried(mut state: StdinState) -> StdinState {
-        let bulk: Vec<Vec<u8>> = state.bulk().into_iter().map(|bytes| bytes.clone()).collect();
+        let bulk: Vec<Vec<u8>> = state.raw_buffers().into_iter().map(|bytes| bytes.clone()).collect();
         let text = serde_json::to_string(&state).unwrap_or_default();
         let mut read: StdinState = serde_json::from_str(&text).unwrap_or_default();
-        for (to, from) in read.bulk().into_iter().zip(bulk) {
+        for (to, from) in read.raw_buffers().into_iter().zip(bulk) {
             *to = from;
         }
         assert_eq!(read, state);
@@ -247,9 +247,9 @@ mod tests {
             assert_eq!(stdin.offer(seq, hash(byte), vec![byte; len]), want, "{seq} {byte}");
         }
         assert_eq!(stdin.next(), Some(&[1u8; 4][..]));
-        assert_eq!(stdin.wrote(3), None);
+        assert_eq!(stdin.record_written(3), None);
         assert_eq!(stdin.next(), Some(&[1u8][..]));
-        assert_eq!(stdin.wrote(1), Some(1));
+        assert_eq!(stdin.record_written(1), Some(1));
         assert_eq!(stdin.offer(1, hash(1), vec![1; 4]), OfferResult::Written);
         assert_eq!(stdin.offer(1, hash(2), vec![1; 4]), OfferResult::Conflict);
         assert_eq!(stdin.offer(3, hash(3), vec![3]), OfferResult::Accepted);
@@ -264,7 +264,7 @@ mod tests {
         let mut stdin = Stdin::new(10, 9);
         assert_eq!(stdin.offer(1, hash(1), vec![0; 50]), OfferResult::Accepted);
         assert_eq!(stdin.offer(2, hash(2), vec![0; 1]), OfferResult::Busy);
-        assert_eq!(stdin.wrote(50), Some(1));
+        assert_eq!(stdin.record_written(50), Some(1));
         assert_eq!(stdin.offer(2, hash(2), vec![0; 1]), OfferResult::Accepted);
     }
 
@@ -273,7 +273,7 @@ mod tests {
         let mut stdin = Stdin::new(10, 9);
         assert_eq!(stdin.offer(1, hash(1), vec![]), OfferResult::Accepted);
         assert_eq!(stdin.next(), Some(&[][..]));
-        assert_eq!(stdin.wrote(0), Some(1));
+        assert_eq!(stdin.record_written(0), Some(1));
     }
 
     proptest! {
@@ -299,13 +299,13 @@ mod tests {
                 if drain && let Some(next) = stdin.next() {
                     let take = next.len().min(3);
                     written.extend(next.iter().take(take));
-                    stdin.wrote(take);
+                    stdin.record_written(take);
                 }
             }
             while let Some(next) = stdin.next() {
                 let all = next.to_vec();
                 written.extend(&all);
-                stdin.wrote(all.len());
+                stdin.record_written(all.len());
             }
             prop_assert_eq!(stdin.written(), stdin.accepted());
             prop_assert_eq!(written, accepted);

@@ -119,7 +119,7 @@ pub fn tenant_of(tenants: &[Tenant], uid: u32, gateway: GatewayInstanceId) -> Op
 
 /// Returns the limits of each process tree of a gateway.
 #[must_use]
-pub fn caps_of(
+pub fn cgroup_limits_for(
     tenants: &[Tenant],
     defaults: CgroupLimits,
     uid: u32,
@@ -170,7 +170,7 @@ pub fn confine(
 ) -> Result<AdapterStart, Refusal> {
     let plain = Tenant::default();
     let tenant = tenant_of(tenants, origin.account.uid, origin.gateway).unwrap_or(&plain);
-    stays_within(&tenant.roots, directories)?;
+    check_within(&tenant.roots, directories)?;
     let account = run_as(tenant, origin)?;
     let changes = account.is_some_and(|account| account.uid != origin.account.uid);
     let confine = Confine {
@@ -219,7 +219,7 @@ fn run_as<'a>(tenant: &'a Tenant, origin: &'a SpawnOrigin) -> Result<Option<&'a 
     Ok(Some(account))
 }
 
-fn stays_within(allowed: &[String], directories: &SpawnDirectories) -> Result<(), Refusal> {
+fn check_within(allowed: &[String], directories: &SpawnDirectories) -> Result<(), Refusal> {
     if allowed.is_empty() {
         return Ok(());
     }

@@ -152,7 +152,7 @@ fn the_most_exact_tenant_counts() {
     ];
     let defaults = CgroupLimits { memory_bytes_max: Some(9), pids_max: Some(9), cpu_weight: None };
     for (uid, of, want) in [(5, other, 1), (6, gateway, 2), (5, gateway, 3), (6, other, 9)] {
-        let got = caps_of(&tenants, defaults, uid, of);
+        let got = cgroup_limits_for(&tenants, defaults, uid, of);
         assert_eq!(got, CgroupLimits { pids_max: Some(want), ..defaults }, "{uid} {want}");
     }
 }

@@ -224,7 +224,7 @@ fn identity(recorded: ProcessRecord, scope: &PidScope, now: &Evidence, proven: b
     let Some(here) = &now.scope else {
         return IdentityMatch::Unknown("boot id or pid namespace cannot be read");
     };
-    match scope.seen_from(here) {
+    match scope.relation_to(here) {
         ScopeRelation::Here => {}
         ScopeRelation::EarlierBoot => return IdentityMatch::Gone("the machine was started anew since"),
         ScopeRelation::Elsewhere(why) => return IdentityMatch::Elsewhere(why),

@@ -144,7 +144,7 @@ impl Helper {
         match self.from.try_read(&mut block) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => return Err(unasked()),
+            Ok(_) => return Err(unexpected_reply()),
             Err(error) => return Err(error),
         }
         self.to.write_all(&frame).await?;
@@ -154,8 +154,7 @@ impl Helper {
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            if let Some(answer) = take_answer(&mut decoder, block.get(..count).unwrap_or_default(), &job.op)?
-            {
+            if let Some(answer) = take_reply(&mut decoder, block.get(..count).unwrap_or_default(), &job.op)? {
                 return Ok(answer);
             }
         }
@@ -176,18 +175,18 @@ impl Helper {
         context.remove_root(wrapper);
         remove(&context, gateway, id).await;
         if let Some(process) = process {
-            until_gone(&context, process).await;
+            wait_until_gone(&context, process).await;
         }
     }
 }
 
-fn unasked() -> io::Error {
+fn unexpected_reply() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "an answer that was not asked for")
 }
 
 /// Appends received bytes, and returns the reply once it is complete: exactly one, of the kind of the
 /// operation.
-fn take_answer(
+fn take_reply(
     decoder: &mut Decoder,
     bytes: &[u8],
     op: &FilesOp,
@@ -195,14 +194,14 @@ fn take_answer(
     decoder.push(bytes);
     let answer: Option<Result<FilesReply, FilesError>> = decoder.pop().map_err(io::Error::other)?;
     match &answer {
-        Some(_) if !decoder.is_empty() => Err(unasked()),
-        Some(Ok(reply)) if !reply.fits(op) => Err(unasked()),
+        Some(_) if !decoder.is_empty() => Err(unexpected_reply()),
+        Some(Ok(reply)) if !reply.fits(op) => Err(unexpected_reply()),
         Some(_) | None => Ok(answer),
     }
 }
 
 /// Waits until a process has ended. A process that cannot be inspected counts as running.
-pub(super) async fn until_gone(context: &Context, process: ProcessRecord) {
+pub(super) async fn wait_until_gone(context: &Context, process: ProcessRecord) {
     let is_there = || match context.sys.open(process.pid) {
         Err(OpenError::Gone) => false,
         Err(OpenError::Io(_)) => true,
@@ -248,7 +247,7 @@ mod tests {
     fn an_answer_that_does_not_fit_breaks_the_helper() {
         let read = FilesOp::Read { path: "/a".into(), line: None, limit: None, bytes_max: 9 };
         let frame = |reply: FilesReply| encode_frame(&Ok::<_, FilesError>(reply), FRAME_BYTES_MAX).unwrap();
-        let take = |bytes: &[u8]| take_answer(&mut Decoder::new(ANSWER_BYTES_MAX), bytes, &read);
+        let take = |bytes: &[u8]| take_reply(&mut Decoder::new(ANSWER_BYTES_MAX), bytes, &read);
         let good = frame(FilesReply::Text("x".into()));
         assert_eq!(take(&good).unwrap(), Some(Ok(FilesReply::Text("x".into()))));
         assert_eq!(take(&good[..good.len() - 1]).unwrap(), None);

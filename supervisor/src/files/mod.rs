@@ -121,7 +121,7 @@ impl Default for FileQueues {
 
 impl FileQueues {
     /// Creates the queues after an upgrade that left helpers behind.
-    pub(crate) fn after(left: Vec<SurvivingHelper>) -> Self {
+    pub(crate) fn from_surviving(left: Vec<SurvivingHelper>) -> Self {
         let key = |left: &SurvivingHelper| HelperKey {
             gateway: left.gateway,
             scope: FilesScope::Lease(left.lease_id),
@@ -131,7 +131,7 @@ impl FileQueues {
     }
 
     /// Enqueues a request; the helper answers it.
-    pub(crate) fn ask(
+    pub(crate) fn enqueue(
         &mut self,
         context: &Arc<Context>,
         requester: Requester,

@@ -219,7 +219,7 @@ impl Roots {
             return Err(FilesError::NotRegular.into());
         }
         let (root, below) = self.locate(path)?;
-        let (dir, name) = root.place(below)?;
+        let (dir, name) = root.parent_and_name(below)?;
         let mode = target_mode(&dir, name)?;
         if mode != WriteTarget::Link {
             return replace(&dir, name, mode, content);
@@ -228,7 +228,7 @@ impl Roots {
         let target = lookup(&root.dir, below, OFlags::PATH | OFlags::CLOEXEC)?;
         let real = real_path(&target)?;
         let below = real.strip_prefix(&root.real).map_err(|_| FilesError::Outside)?;
-        let (dir, name) = root.place(below)?;
+        let (dir, name) = root.parent_and_name(below)?;
         match target_mode(&dir, name)? {
             // The link was swapped again during the operation: refuse.
             WriteTarget::Link => Err(FilesError::Outside.into()),
@@ -268,20 +268,20 @@ impl Root {
     }
 
     /// Returns the parent directory of a path below the root, created if missing, and the file name.
-    fn place<'a>(&self, below: &'a Path) -> RootsResult<(OwnedFd, &'a OsStr)> {
+    fn parent_and_name<'a>(&self, below: &'a Path) -> RootsResult<(OwnedFd, &'a OsStr)> {
         let Some(Component::Normal(name)) = below.components().next_back() else {
             return Err(FilesError::NotRegular.into());
         };
         let parent = below.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match lookup(&self.dir, parent, DIR) {
-            Err(RootsError(FilesError::NotFound)) => Ok((self.make(parent)?, name)),
+            Err(RootsError(FilesError::NotFound)) => Ok((self.create_dirs(parent)?, name)),
             found => Ok((found?, name)),
         }
     }
 
     /// Creates a directory and its parents. Each one is created in a directory that was resolved beneath the
     /// root.
-    fn make(&self, path: &Path) -> RootsResult<OwnedFd> {
+    fn create_dirs(&self, path: &Path) -> RootsResult<OwnedFd> {
         let mut dir = lookup(&self.dir, Path::new("."), DIR)?;
         let mut so_far = PathBuf::new();
         for part in path.components() {
@@ -331,19 +331,19 @@ fn replace(dir: &OwnedFd, name: &OsStr, target: WriteTarget, content: &[u8]) -> 
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = if target == WriteTarget::Nothing { 0o666 } else { 0o600 };
     let fd = fs::openat(dir, &temporary, flags, Mode::from_raw_mode(mode))?;
-    let written = fill(File::from(fd), target, content)
+    let written = write_content(File::from(fd), target, content)
         .and_then(|()| fs::renameat(dir, &temporary, dir, name).map_err(RootsError::from));
     if written.is_err() {
         // A failed removal is ignored: the first error is more important.
         let _ = fs::unlinkat(dir, &temporary, AtFlags::empty());
         return written;
     }
-    settled(fs::fsync(dir))
+    check_sync(fs::fsync(dir))
 }
 
 /// Outcome of a rename after the sync of its directory. The new content is in place, so a failed sync is an
 /// uncertain result.
-fn settled(synced: Result<(), Errno>) -> RootsResult<()> {
+fn check_sync(synced: Result<(), Errno>) -> RootsResult<()> {
     match synced {
         // The file system cannot sync directories.
         Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
@@ -351,7 +351,7 @@ fn settled(synced: Result<(), Errno>) -> RootsResult<()> {
     }
 }
 
-fn fill(mut file: File, target: WriteTarget, content: &[u8]) -> RootsResult<()> {
+fn write_content(mut file: File, target: WriteTarget, content: &[u8]) -> RootsResult<()> {
     if let WriteTarget::File(mode) = target {
         fs::fchmod(&file, mode)?;
     }

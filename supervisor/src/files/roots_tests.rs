@@ -110,7 +110,7 @@ fn a_rename_that_may_not_be_on_disk_is_uncertain() {
         (Err(Errno::IO), Err(true)),
         (Err(Errno::NOSPC), Err(true)),
     ] {
-        let outcome = settled(synced).map_err(|error| error.0.is_uncertain());
+        let outcome = check_sync(synced).map_err(|error| error.0.is_uncertain());
         assert_eq!(outcome, want, "{synced:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Worker of one helper queue: serves requests one by one, starts the helper on demand, and ends it when it
 //! is idle or does not respond.
 
-use super::helper::{Helper, HelperStartError, until_gone};
+use super::helper::{Helper, HelperStartError, wait_until_gone};
 use super::{FilesJob, HelperJob, HelperKey, HelperSetting, RunningHelpers};
 use crate::context::Context;
 use crate::core::lease::ProcessRecord;
@@ -53,7 +53,7 @@ impl Worker {
         let left = worker.running().get(&key).copied();
         if let Some(left) = left {
             let context = Arc::clone(&worker.context);
-            worker.ending.push(tokio::spawn(async move { until_gone(&context, left).await }));
+            worker.ending.push(tokio::spawn(async move { wait_until_gone(&context, left).await }));
         }
         worker
     }
@@ -75,7 +75,7 @@ impl Worker {
                 job = jobs.recv() => job,
                 // The queue is closed only now that no helper is left, because a closed queue may get a new
                 // worker. A request received in the meantime is still served.
-                () = self.rest(idle) => {
+                () = self.end_when_idle(idle) => {
                     jobs.close();
                     continue;
                 }
@@ -93,16 +93,16 @@ impl Worker {
             }
         }
         self.dismiss();
-        self.gone().await;
+        self.wait_for_ending().await;
     }
 
     /// Ends the helper after the idle time. Returns when no helper is left. Cancel-safe.
-    async fn rest(&mut self, idle: Duration) {
+    async fn end_when_idle(&mut self, idle: Duration) {
         if self.ending.is_empty() || !matches!(self.slot, HelperSlot::Empty) {
             sleep(idle).await;
             self.dismiss();
         }
-        self.gone().await;
+        self.wait_for_ending().await;
     }
 
     async fn serve(&mut self, job: FilesJob, end: &CancellationToken) {
@@ -197,7 +197,7 @@ impl Worker {
             FilesScope::Tenant => TENANT_HUNG_MAX,
         };
         self.ending.retain(|ending| !ending.is_finished());
-        self.ending.len() <= hung_max || timeout(ENDING, self.gone()).await.is_ok()
+        self.ending.len() <= hung_max || timeout(ENDING, self.wait_for_ending()).await.is_ok()
     }
 
     /// Starts to end the helper.
@@ -226,7 +226,7 @@ impl Worker {
     }
 
     /// Waits until no killed helper is left. Cancel-safe.
-    async fn gone(&mut self) {
+    async fn wait_for_ending(&mut self) {
         while let Some(last) = self.ending.last_mut() {
             // A panic is already logged.
             drop(last.await);

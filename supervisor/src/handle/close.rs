@@ -1,6 +1,6 @@
 //! CloseLease: ends a lease with grace periods, terminals first. Idempotent.
 
-use crate::core::lease::harmless;
+use crate::core::lease::sanitize_reason;
 use crate::link::Responder;
 use crate::owner::{ClientKind, Owner};
 use acp_shared::ids::LeaseId;
@@ -18,9 +18,9 @@ pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, reas
     };
     if ended.is_none() {
         if who == ClientKind::Admin {
-            tracing::info!(%lease_id, reason = harmless(reason), "an admin closes a lease");
+            tracing::info!(%lease_id, reason = sanitize_reason(reason), "an admin closes a lease");
         }
-        owner.close(lease_id, &harmless(reason));
+        owner.close(lease_id, &sanitize_reason(reason));
     }
     to.answer(Ok(Reply::Closing { state: ended.unwrap_or(LeaseState::Closing) }));
 }

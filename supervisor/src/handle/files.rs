@@ -18,7 +18,7 @@ pub(super) fn handle(owner: &mut Owner, who: ClientKind, peer: Peer, request: Fi
         Ok(gateway) => {
             let requester = Requester { gateway, uid: peer.uid, gid: peer.gid };
             let context = Arc::clone(&owner.context);
-            owner.files.ask(&context, requester, request, to);
+            owner.files.enqueue(&context, requester, request, to);
         }
         Err(refusal) => to.answer(Err(refusal)),
     }

@@ -2,7 +2,7 @@
 //! counts, from one snapshot of all processes.
 
 use crate::core::lease::ProcessRecord;
-use crate::core::tree::weigh;
+use crate::core::tree::measure_trees;
 use crate::entry::LeaseEntry;
 use crate::link::Responder;
 use crate::owner::{ClientKind, Owner};
@@ -39,7 +39,7 @@ fn with_weights<S: Sys>(sys: &S, leases: Vec<(LeaseInfo, Vec<ProcessRecord>)>) -
     let snapshot = sys.snapshot()?;
     let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
     let (mut infos, trees): (Vec<LeaseInfo>, Vec<Vec<ProcessRecord>>) = leases.into_iter().unzip();
-    for ((info, roots), weight) in infos.iter_mut().zip(&trees).zip(weigh(&snapshot, &trees)) {
+    for ((info, roots), weight) in infos.iter_mut().zip(&trees).zip(measure_trees(&snapshot, &trees)) {
         if !roots.is_empty() {
             info.tree_size = Some(weight.processes);
             info.memory_bytes = Some(weight.rss_pages.saturating_mul(page));

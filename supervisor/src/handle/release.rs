@@ -24,7 +24,7 @@ pub(super) fn handle(owner: &mut Owner, who: ClientKind, lease_id: LeaseId, to: 
             entry.lease.stdout_base = totals.stdout_base.max(entry.lease.stdout_base);
             relay.send(RelayCmd::Release);
         } else {
-            context.spools.forget(entry.lease.gateway, lease_id);
+            context.spools.remove(entry.lease.gateway, lease_id);
         }
         context.store.post_lease(&entry.lease);
     }

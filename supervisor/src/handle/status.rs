@@ -10,8 +10,8 @@ use acp_shared::protocol::{LeaseState, Reply, Status};
 use std::collections::BTreeMap;
 
 /// Describes agents whose start is delayed after crashes.
-fn held(owner: &Owner, who: ClientKind) -> Vec<String> {
-    let held = owner.backoff.held(owner.context.now_ms());
+fn delayed_agents(owner: &Owner, who: ClientKind) -> Vec<String> {
+    let held = owner.backoff.delayed_agents(owner.context.now_ms());
     let mine =
         held.filter(|(agent, _)| who == ClientKind::Admin || who == ClientKind::Gateway(agent.gateway));
     let line = |(agent, held): (&AgentKey, StartDelay)| {

@@ -58,7 +58,7 @@ pub(crate) fn number(args: &[OsString]) -> Option<i32> {
 /// # Errors
 /// [`ResumeError`] if the handover or a descriptor is unusable.
 pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
-    let file = crate::sys::linux::adopt(number).map_err(ResumeError::Descriptor)?;
+    let file = crate::sys::linux::take_fd(number).map_err(ResumeError::Descriptor)?;
     let (mut handover, _) = image::read(file.as_fd())?;
     if u32::try_from(handover.head.pid) != Ok(std::process::id()) {
         return Err(ResumeError::Process(handover.head.pid));

@@ -101,7 +101,7 @@ pub(crate) fn write(handover: &mut Handover) -> io::Result<(File, Summary)> {
     put_record(&mut out, &handover.head)?;
     for entry in &mut handover.entries {
         put_record(&mut out, &*entry)?;
-        for bulk in entry.relay.iter_mut().flat_map(RelayState::bulk) {
+        for bulk in entry.relay.iter_mut().flat_map(RelayState::raw_buffers) {
             put(&mut out, bulk)?;
         }
     }
@@ -201,10 +201,10 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError
     for _ in 0..summary.leases {
         let mut entry: EntryState = get_record(&mut from, body_bytes)?;
         // Each message has a length of eight bytes at least.
-        if entry.relay.as_ref().map_or(0, RelayState::waiting) as u64 > body_bytes / 8 {
+        if entry.relay.as_ref().map_or(0, RelayState::queued_count) as u64 > body_bytes / 8 {
             return Err(ImageError::Foreign("more messages wait than it has room for"));
         }
-        for bulk in entry.relay.iter_mut().flat_map(RelayState::bulk) {
+        for bulk in entry.relay.iter_mut().flat_map(RelayState::raw_buffers) {
             *bulk = get(&mut from, body_bytes)?;
         }
         entries.push(entry);

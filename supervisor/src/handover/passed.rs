@@ -77,7 +77,7 @@ pub(crate) fn take_inherited(all: Vec<&mut HandoverFd>) -> io::Result<()> {
         if passed.number <= 2 || !seen.insert(passed.number) {
             return Err(io::Error::other(format!("descriptor {} is named twice", passed.number)));
         }
-        passed.fd = Some(linux::adopt(passed.number)?);
+        passed.fd = Some(linux::take_fd(passed.number)?);
     }
     Ok(())
 }

@@ -97,7 +97,7 @@ impl Owner {
         owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
         owner.pending.kept_until_ms = head.kept_until_ms.into_iter().collect();
         owner.backoff.restore(head.crashes);
-        owner.files = FileQueues::after(head.helpers);
+        owner.files = FileQueues::from_surviving(head.helpers);
         for entry in entries {
             let id = entry.lease.lease_id;
             owner.leases.insert(id, import_entry(context, entry));

@@ -99,8 +99,8 @@ async fn find_kept_output(
     queue: &mut RelayQueues,
 ) -> Option<OutputBuffer> {
     loop {
-        let shelf = limits.shelf.clone();
-        match limits.shelf.disk.run(move || Spool::find(&shelf, lease_id)).await.flatten() {
+        let gateway_spools = limits.gateway_spools.clone();
+        match limits.gateway_spools.disk.run(move || Spool::find(&gateway_spools, lease_id)).await.flatten() {
             Ok(Some(spool)) => return Some(OutputBuffer::Disk(spool)),
             Ok(None) => return Some(OutputBuffer::Memory(Ring::ended_at(totals.stdout_end))),
             Err(error) => {
@@ -123,7 +123,7 @@ async fn find_kept_output(
 #[must_use]
 pub(crate) fn import(lease_id: LeaseId, limits: RelayLimits, log: SessionLog, frozen: AgentState) -> Relay {
     let (relay, queue) = Relay::new();
-    let output = OutputBuffer::import(frozen.kept, limits.ring_bytes_max, &limits.shelf);
+    let output = OutputBuffer::import(frozen.kept, limits.ring_bytes_max, &limits.gateway_spools);
     let stderr_reader = match frozen.ended {
         true => Stderr::ended(lease_id, log),
         false => Stderr::import(lease_id, log, frozen.said),
@@ -266,7 +266,7 @@ impl AgentRelay {
 
     async fn room(&mut self) -> usize {
         let place = SpoolTarget {
-            shelf: &self.limits.shelf,
+            gateway_spools: &self.limits.gateway_spools,
             lease_id: self.lease_id,
             bytes_max: self.limits.spool_bytes_max,
         };
@@ -344,7 +344,7 @@ impl AgentRelay {
                     tracing::error!(%error, lease_id = %self.lease_id, "cannot read kept output");
                     if error.kind() == io::ErrorKind::NotFound {
                         // The next attach reports the missing output, as for any other gap (H7).
-                        self.output.lose();
+                        self.output.mark_lost();
                     }
                     reader.link.end().cancel();
                     return;
@@ -393,7 +393,7 @@ impl AgentRelay {
             let count = if bytes.is_empty() { Ok(0) } else { pipe.try_write(bytes) };
             match count {
                 Ok(count) => {
-                    if let Some(seq) = self.input.wrote(count) {
+                    if let Some(seq) = self.input.record_written(count) {
                         for to in self.waiting.remove(&seq).into_iter().flatten() {
                             to.answer(Ok(Reply::Written { seq }));
                         }
@@ -530,7 +530,7 @@ impl AgentRelay {
         self.publish();
         if self.output.base() < self.output.end() {
             let place = SpoolTarget {
-                shelf: &self.limits.shelf,
+                gateway_spools: &self.limits.gateway_spools,
                 lease_id: self.lease_id,
                 bytes_max: self.limits.spool_bytes_max,
             };
@@ -563,7 +563,7 @@ mod tests {
     async fn connections_that_have_ended_wait_for_nothing() {
         let (config, budget) = (Config::default(), Arc::new(ByteBudget::new(1 << 20)));
         let spools = SpoolDir::new("/nonexistent".as_ref(), 1 << 20);
-        let limits = RelayLimits::new(&config, spools.shelf(GatewayInstanceId::mint()), budget);
+        let limits = RelayLimits::new(&config, spools.gateway_spools(GatewayInstanceId::mint()), budget);
         let (gateway, session) = (GatewayInstanceId::mint(), SessionKey::parse("s").unwrap());
         let log = SessionLogs::new("/nonexistent".as_ref(), 1 << 20).log(gateway, &session);
         let lease_id = LeaseId::mint();
@@ -580,7 +580,7 @@ mod tests {
         agent.stdin = Some(pipe::Sender::from_owned_fd(write).unwrap());
         for id in 0..10 {
             let (link, _outgoing) = ConnectionHandle::new(ConnectionId(id));
-            agent.on_input(1, b"x".to_vec(), link.begin(1, 1).unwrap());
+            agent.on_input(1, b"x".to_vec(), link.register_request(1, 1).unwrap());
             assert_eq!(agent.waiting.values().map(Vec::len).sum::<usize>(), 1, "{id}");
             link.end().cancel();
         }

@@ -86,19 +86,19 @@ pub(crate) struct TerminalState {
 }
 
 impl RelayState {
-    /// Number of messages in [`Self::bulk`] that wait for the agent.
-    pub(crate) const fn waiting(&self) -> usize {
+    /// Number of messages in [`Self::raw_buffers`] that wait for the agent.
+    pub(crate) const fn queued_count(&self) -> usize {
         match self {
-            Self::Agent(agent) => agent.input.waiting(),
+            Self::Agent(agent) => agent.input.queued_count(),
             Self::Terminal(_) => 0,
         }
     }
 
     /// Returns the byte buffers that are too large for the JSON record, in a fixed order.
-    pub(crate) fn bulk(&mut self) -> Vec<&mut Vec<u8>> {
+    pub(crate) fn raw_buffers(&mut self) -> Vec<&mut Vec<u8>> {
         match self {
             Self::Agent(agent) => {
-                let mut all = agent.input.bulk();
+                let mut all = agent.input.raw_buffers();
                 all.extend([&mut agent.kept.bytes, &mut agent.said.tail]);
                 all
             }

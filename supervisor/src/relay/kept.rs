@@ -21,7 +21,7 @@ pub(super) struct Spool {
     start: u64,
     base: u64,
     end: u64,
-    shelf: GatewaySpools,
+    gateway_spools: GatewaySpools,
 }
 
 /// Creates a file with these bytes. On failure the file is removed: a partial file would look complete to the
@@ -54,13 +54,19 @@ impl Spool {
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub(super) fn find(shelf: &GatewaySpools, lease_id: LeaseId) -> io::Result<Option<Self>> {
-        for entry in std::fs::read_dir(&shelf.dir)? {
+    pub(super) fn find(gateway_spools: &GatewaySpools, lease_id: LeaseId) -> io::Result<Option<Self>> {
+        for entry in std::fs::read_dir(&gateway_spools.dir)? {
             let entry = entry?;
             let Some((of, start)) = entry.file_name().to_str().and_then(Self::of_name) else { continue };
             if of == lease_id {
                 let end = start + entry.metadata()?.len();
-                return Ok(Some(Self { path: entry.path(), start, base: start, end, shelf: shelf.clone() }));
+                return Ok(Some(Self {
+                    path: entry.path(),
+                    start,
+                    base: start,
+                    end,
+                    gateway_spools: gateway_spools.clone(),
+                }));
             }
         }
         Ok(None)
@@ -72,27 +78,27 @@ impl Spool {
     }
 
     async fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let slot = self.shelf.disk.slot().await?;
+        let slot = self.gateway_spools.disk.slot().await?;
         let (path, bytes, at) = (self.path.clone(), bytes.to_vec(), self.end - self.start);
         let count = bytes.len() as u64;
         disk::run(slot, move || append(&path, &bytes, at)).await??;
         self.end += count;
-        self.shelf.total.add(count);
+        self.gateway_spools.total.add(count);
         Ok(())
     }
 
     async fn read(&self, offset: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
         let left = usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX);
         let (path, count, at) = (self.path.clone(), left.min(bytes_max), offset - self.start);
-        self.shelf.disk.run(move || read(&path, count, at)).await?
+        self.gateway_spools.disk.run(move || read(&path, count, at)).await?
     }
 
     /// Removes the file.
     pub(super) async fn remove(self) {
         let path = self.path.clone();
-        let removed = self.shelf.disk.run(move || std::fs::remove_file(path)).await;
+        let removed = self.gateway_spools.disk.run(move || std::fs::remove_file(path)).await;
         match removed.flatten() {
-            Ok(()) => self.shelf.total.give_back(self.end - self.start),
+            Ok(()) => self.gateway_spools.total.give_back(self.end - self.start),
             // The file may be removed twice, on release and on expiry.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => tracing::warn!(%error, path = %self.path.display(), "cannot remove a spool"),
@@ -121,12 +127,12 @@ impl OutputBuffer {
     }
 
     /// Imports an exported state.
-    pub(super) fn import(frozen: OutputState, bytes_max: usize, shelf: &GatewaySpools) -> Self {
+    pub(super) fn import(frozen: OutputState, bytes_max: usize, gateway_spools: &GatewaySpools) -> Self {
         let OutputState { base, bytes, spool } = frozen;
         match spool {
             None => Self::Memory(Ring::with(base, bytes, bytes_max)),
             Some(SpoolState { path, start, end }) => {
-                Self::Disk(Spool { path, start, base, end, shelf: shelf.clone() })
+                Self::Disk(Spool { path, start, base, end, gateway_spools: gateway_spools.clone() })
             }
         }
     }
@@ -158,7 +164,7 @@ impl OutputBuffer {
     pub(super) async fn room(&mut self, closing: bool, piece: usize, place: &SpoolTarget<'_>) -> usize {
         match self {
             Self::Disk(spool)
-                if spool.end - spool.start >= place.bytes_max || place.shelf.total.is_spent() =>
+                if spool.end - spool.start >= place.bytes_max || place.gateway_spools.total.is_spent() =>
             {
                 0
             }
@@ -180,7 +186,7 @@ impl OutputBuffer {
     /// Moves everything to disk. Returns false on failure; then everything stays in memory.
     pub(super) async fn spool(&mut self, place: &SpoolTarget<'_>) -> bool {
         let Self::Memory(ring) = self else { return true };
-        if place.shelf.total.is_spent() {
+        if place.gateway_spools.total.is_spent() {
             tracing::debug!(lease_id = %place.lease_id, "this gateway has all its output on disk; more stays in memory");
             return false;
         }
@@ -233,9 +239,9 @@ impl OutputBuffer {
     }
 
     /// Handles a missing spool file: all output up to the current end is lost.
-    pub(super) fn lose(&mut self) {
+    pub(super) fn mark_lost(&mut self) {
         if let Self::Disk(spool) = self {
-            spool.shelf.total.give_back(spool.end - spool.start);
+            spool.gateway_spools.total.give_back(spool.end - spool.start);
         }
         *self = Self::Memory(Ring::ended_at(self.end()));
     }
@@ -244,18 +250,18 @@ impl OutputBuffer {
 /// Writes all bytes of a ring to a file.
 async fn write_spool(ring: &Ring, place: &SpoolTarget<'_>) -> io::Result<Spool> {
     // The copy is made only with a slot, which limits the number of copies in memory.
-    let slot = place.shelf.disk.slot().await?;
+    let slot = place.gateway_spools.disk.slot().await?;
     let (start, bytes) = (ring.base(), ring.read(ring.base(), usize::MAX).map_err(io::Error::other)?);
-    let path = place.shelf.dir.join(format!("{}.{start}.out", place.lease_id));
+    let path = place.gateway_spools.dir.join(format!("{}.{start}.out", place.lease_id));
     let (at, count) = (path.clone(), bytes.len() as u64);
     disk::run(slot, move || create(&at, &bytes)).await??;
-    place.shelf.total.add(count);
-    Ok(Spool { path, start, base: start, end: start + count, shelf: place.shelf.clone() })
+    place.gateway_spools.total.add(count);
+    Ok(Spool { path, start, base: start, end: start + count, gateway_spools: place.gateway_spools.clone() })
 }
 
 /// Destination of a spool.
 pub(super) struct SpoolTarget<'a> {
-    pub(super) shelf: &'a GatewaySpools,
+    pub(super) gateway_spools: &'a GatewaySpools,
     pub(super) lease_id: LeaseId,
     pub(super) bytes_max: u64,
 }
@@ -267,7 +273,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn shelf(dir: &Path, bytes_max: u64) -> GatewaySpools {
+    fn gateway_spools(dir: &Path, bytes_max: u64) -> GatewaySpools {
         GatewaySpools {
             dir: dir.into(),
             total: Arc::new(ByteBudget::new(bytes_max)),
@@ -275,15 +281,15 @@ mod tests {
         }
     }
 
-    fn found(shelf: &GatewaySpools, lease_id: LeaseId) -> Option<Spool> {
-        Spool::find(shelf, lease_id).unwrap()
+    fn found(gateway_spools: &GatewaySpools, lease_id: LeaseId) -> Option<Spool> {
+        Spool::find(gateway_spools, lease_id).unwrap()
     }
 
     #[tokio::test]
     async fn a_full_ring_goes_spool_only_while_closing() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = shelf(dir.path(), 1_000);
-        let place = SpoolTarget { shelf: &shelf, lease_id: LeaseId::mint(), bytes_max: 12 };
+        let gateway_spools = gateway_spools(dir.path(), 1_000);
+        let place = SpoolTarget { gateway_spools: &gateway_spools, lease_id: LeaseId::mint(), bytes_max: 12 };
         let mut kept = OutputBuffer::Memory(Ring::new(8));
         kept.push(b"abcdefgh").await.unwrap();
         kept.ack(2).unwrap();
@@ -300,17 +306,18 @@ mod tests {
         assert!(kept.ack(15).is_err());
 
         // The next supervisor finds it.
-        let found = OutputBuffer::Disk(self::found(&shelf, place.lease_id).unwrap());
+        let found = OutputBuffer::Disk(self::found(&gateway_spools, place.lease_id).unwrap());
         assert_eq!((found.base(), found.end()), (2, 14));
         assert_eq!(found.read(12, 100).await.unwrap(), b"mn");
         found.discard().await;
-        assert!(self::found(&shelf, place.lease_id).is_none());
+        assert!(self::found(&gateway_spools, place.lease_id).is_none());
     }
 
     #[tokio::test]
     async fn without_a_disk_everything_stays_in_memory() {
-        let shelf = shelf(Path::new("/nonexistent"), 1_000);
-        let place = SpoolTarget { shelf: &shelf, lease_id: LeaseId::mint(), bytes_max: 100 };
+        let gateway_spools = gateway_spools(Path::new("/nonexistent"), 1_000);
+        let place =
+            SpoolTarget { gateway_spools: &gateway_spools, lease_id: LeaseId::mint(), bytes_max: 100 };
         let mut kept = OutputBuffer::Memory(Ring::new(2));
         kept.push(b"ab").await.unwrap();
         assert_eq!(kept.room(true, 9, &place).await, 0);
@@ -320,14 +327,14 @@ mod tests {
     #[tokio::test]
     async fn all_spools_of_a_gateway_have_one_limit() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = shelf(dir.path(), 4);
-        let place = |lease_id| SpoolTarget { shelf: &shelf, lease_id, bytes_max: 100 };
+        let gateway_spools = gateway_spools(dir.path(), 4);
+        let place = |lease_id| SpoolTarget { gateway_spools: &gateway_spools, lease_id, bytes_max: 100 };
         let full = || OutputBuffer::Memory(Ring::with(0, b"abcd".to_vec(), 4));
         let (mut first, mut second) = (full(), full());
         let (a, b) = (LeaseId::mint(), LeaseId::mint());
         assert!(first.spool(&place(a)).await);
         assert_eq!(first.room(true, 9, &place(a)).await, 0, "there is no more of it");
-        assert!(!second.spool(&place(b)).await && found(&shelf, b).is_none());
+        assert!(!second.spool(&place(b)).await && found(&gateway_spools, b).is_none());
         assert_eq!(second.read(0, 9).await.unwrap(), b"abcd", "it stays in memory");
         first.discard().await;
         assert!(second.spool(&place(b)).await);

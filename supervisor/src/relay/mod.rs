@@ -272,13 +272,13 @@ pub struct RelayLimits {
     stdin_hashes_max: usize,
     budget: Arc<ByteBudget>,
     /// Destination of spooled output.
-    shelf: GatewaySpools,
+    gateway_spools: GatewaySpools,
 }
 
 impl RelayLimits {
     /// Creates the limits from the configuration, with the memory and disk budgets of the gateway.
     #[must_use]
-    pub fn new(config: &Config, shelf: GatewaySpools, budget: Arc<ByteBudget>) -> Self {
+    pub fn new(config: &Config, gateway_spools: GatewaySpools, budget: Arc<ByteBudget>) -> Self {
         Self {
             ring_bytes_max: size(config.ring_bytes_max),
             credit_bytes: config.credit_bytes,
@@ -286,7 +286,7 @@ impl RelayLimits {
             stdin_bytes_max: size(config.stdin_bytes_max),
             stdin_hashes_max: size(config.stdin_hashes_max),
             budget,
-            shelf,
+            gateway_spools,
         }
     }
 }
@@ -351,7 +351,7 @@ mod tests {
         let (relay, mut queue) = Relay::new();
         let (link, _outgoing) = crate::link::ConnectionHandle::new(crate::link::ConnectionId(1));
         for id in 0..2 * QUEUED_MAX as u64 {
-            let to = link.begin(id, usize::MAX).unwrap();
+            let to = link.register_request(id, usize::MAX).unwrap();
             relay.request(RelayCmd::Ack { offset: 0, to });
         }
         relay.send(RelayCmd::State(LeaseState::Closing));

@@ -46,7 +46,7 @@ pub(crate) struct Stderr {
 impl Stderr {
     /// Creates the reader for a newly started agent.
     pub(crate) fn new(lease_id: LeaseId, log: SessionLog, redactor: Redactor) -> Self {
-        log.write(&session_logs::note(&format!("agent started, lease {lease_id}")));
+        log.write(&session_logs::supervisor_line(&format!("agent started, lease {lease_id}")));
         Self::with(lease_id, log, Some(redactor))
     }
 
@@ -83,7 +83,7 @@ impl Stderr {
         if redactor.is_none() {
             let why = "standard error is not recorded until this agent is started again: an earlier version of the \
                        supervisor started it";
-            log.write(&session_logs::note(why));
+            log.write(&session_logs::supervisor_line(why));
         }
         Self { line, cut: u64::from(truncated), ..Self::with(lease_id, log, redactor) }
     }
@@ -123,7 +123,7 @@ impl Stderr {
     /// Records the end of the agent in the session log.
     pub(super) fn exited(&mut self, status: ExitStatus) {
         self.end();
-        self.log.write(&session_logs::note(&format!("agent ended: {status}")));
+        self.log.write(&session_logs::supervisor_line(&format!("agent ended: {status}")));
     }
 
     fn write(&self, text: &str) {
@@ -173,7 +173,7 @@ impl Stderr {
     fn count_left_out(&mut self, out: &mut String) {
         let lines = std::mem::take(&mut self.left_out);
         if lines > 0 {
-            out.push_str(&session_logs::note(&format!(
+            out.push_str(&session_logs::supervisor_line(&format!(
                 "{lines} lines were left out: empty, or too many in a second"
             )));
         }

@@ -66,7 +66,7 @@ pub(crate) fn import(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) 
         bytes_max: frozen.bytes_max,
     };
     terminal.gauges.set(terminal.totals());
-    terminal.tell_exit();
+    terminal.send_exit_notice();
     tokio::spawn(terminal.run(queue));
     relay
 }
@@ -95,7 +95,7 @@ impl TerminalRelay {
                 None => drop(self.read()),
             }
             self.gauges.set(self.totals());
-            self.tell_exit();
+            self.send_exit_notice();
         }
     }
 
@@ -149,7 +149,7 @@ impl TerminalRelay {
         StreamTotals { stdout_base: self.end, stdout_end: self.end, stdin_written: 0 }
     }
 
-    fn tell_exit(&mut self) {
+    fn send_exit_notice(&mut self) {
         let (Some(status), None) = (self.exit, &self.output) else { return };
         if let Some(tell) = self.on_exit.take() {
             tell(Notice::Exited {

@@ -216,11 +216,11 @@ impl Store {
         for batch in leases.chunks(RECORDS_MAX) {
             let asked: Vec<_> = batch
                 .iter()
-                .map(|lease| (*lease, self.ask(WriteOp::SaveLease(Box::new((*lease).clone())))))
+                .map(|lease| (*lease, self.enqueue(WriteOp::SaveLease(Box::new((*lease).clone())))))
                 .collect();
             let until = tokio::time::Instant::now() + PROCESSES_WAIT;
             for (lease, asked) in asked {
-                let saved = tokio::time::timeout_at(until, answer(asked)).await;
+                let saved = tokio::time::timeout_at(until, await_receipt(asked)).await;
                 let error = match saved {
                     Ok(Ok(())) => continue,
                     Ok(Err(error)) => error.to_string(),
@@ -259,9 +259,9 @@ impl Store {
     /// unresponsive disk is limited, because a gateway that is not admitted cannot end its leases.
     pub fn record_installation(&self, known: &Installation) -> impl Future<Output = ()> + Send + use<> {
         let gateway = known.gateway;
-        let asked = self.ask(WriteOp::SaveInstallation(Box::new(known.clone())));
+        let asked = self.enqueue(WriteOp::SaveInstallation(Box::new(known.clone())));
         async move {
-            let error = match tokio::time::timeout(PROCESSES_WAIT, answer(asked)).await {
+            let error = match tokio::time::timeout(PROCESSES_WAIT, await_receipt(asked)).await {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("the disk has not answered within {PROCESSES_WAIT:?}"),
@@ -310,11 +310,11 @@ impl Store {
     }
 
     async fn run(&self, op: WriteOp) -> Result<(), StoreError> {
-        answer(self.ask(op)).await
+        await_receipt(self.enqueue(op)).await
     }
 
     /// Queues an operation. The reply is sent when the operation is durable.
-    fn ask(&self, op: WriteOp) -> Result<WriteReceipt, StoreError> {
+    fn enqueue(&self, op: WriteOp) -> Result<WriteReceipt, StoreError> {
         let jobs = self.jobs.as_ref().map_err(|why| StoreError::ReadOnly(why.to_string()))?;
         let (done, answer) = oneshot::channel();
         jobs.try_send(WriteJob { op, done }).map_err(|e| match e {
@@ -327,7 +327,7 @@ impl Store {
 
 type WriteReceipt = oneshot::Receiver<Result<(), StoreError>>;
 
-async fn answer(asked: Result<WriteReceipt, StoreError>) -> Result<(), StoreError> {
+async fn await_receipt(asked: Result<WriteReceipt, StoreError>) -> Result<(), StoreError> {
     asked?.await.unwrap_or(Err(StoreError::Closed))
 }
 

@@ -26,13 +26,13 @@ type CommitResult = Result<(), StoreError>;
 type CommitReplies = Vec<oneshot::Sender<CommitResult>>;
 
 /// Returns the current identities of the database file and the WAL.
-fn in_place(dir: &Path) -> Vec<(u64, u64)> {
+fn current_identities(dir: &Path) -> Vec<(u64, u64)> {
     ["", "-wal"].into_iter().filter_map(|suffix| identity(&file(dir, suffix))).collect()
 }
 
 impl StoreFile {
     pub(super) fn new(dir: &Path, connection: Connection, health: Arc<WriterHealth>) -> Self {
-        Self { ours: in_place(dir), dir: dir.to_owned(), connection: Some(connection), health }
+        Self { ours: current_identities(dir), dir: dir.to_owned(), connection: Some(connection), health }
     }
 
     /// Writes until the last [`super::Store`] is dropped.
@@ -79,9 +79,9 @@ impl StoreFile {
     }
 
     fn try_commit(&mut self, ops: &[WriteOp]) -> Result<Vec<CommitResult>, StoreError> {
-        self.keep_place()?;
+        self.ensure_in_place()?;
         let connection = self.connection.as_mut().ok_or(StoreError::Closed)?;
-        if ops.iter().all(WriteOp::is_nothing) {
+        if ops.iter().all(WriteOp::is_noop) {
             return Ok(ops.iter().map(|_| Ok(())).collect());
         }
         let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -103,15 +103,15 @@ impl StoreFile {
 
     /// Ensures that commits go to a file that can be found again. If the store's name no longer leads to the
     /// open file, the open file is copied to that name, and the file found there is renamed.
-    fn keep_place(&mut self) -> Result<(), StoreError> {
+    fn ensure_in_place(&mut self) -> Result<(), StoreError> {
         if let Some(connection) = &self.connection {
-            if in_place(&self.dir) == self.ours {
+            if current_identities(&self.dir) == self.ours {
                 return Ok(());
             }
             tracing::error!(dir = %self.dir.display(), "the lease store's file was taken away or replaced");
-            let part = open::part(&self.dir)?;
+            let part = open::create_incomplete(&self.dir)?;
             rows::copy_into(connection, &part)?;
-            open::complete(&self.dir)?;
+            open::mark_complete(&self.dir)?;
             // Before the old handle is closed: closing removes the WAL by name, even a foreign one.
             open::move_aside(&self.dir, &self.ours)?;
             self.connection = None;
@@ -120,7 +120,7 @@ impl StoreFile {
             open::install(&self.dir)?;
         }
         self.connection = Some(open::connect(&self.dir)?);
-        self.ours = in_place(&self.dir);
+        self.ours = current_identities(&self.dir);
         *self.health.rewritten.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!(
             "the lease store's file was deleted or replaced while in use; it was written anew from the open one \
              (in {}: what was found in its place is supervisor.db.replaced)",
@@ -132,7 +132,7 @@ impl StoreFile {
 
 impl WriteOp {
     /// True if the operation writes no rows and only waits for its turn.
-    fn is_nothing(&self) -> bool {
+    fn is_noop(&self) -> bool {
         match self {
             Self::DeleteLeases(ids) => ids.is_empty(),
             Self::Finish => true,

@@ -80,7 +80,7 @@ impl CgroupTree {
         pids.sort_unstable();
         pids.dedup();
         let populated = match fs::read_to_string(dir.join("cgroup.events")) {
-            Ok(text) => says_populated(&text),
+            Ok(text) => is_populated(&text),
             Err(error) if is_gone(&error) => false,
             Err(error) => return Err(error),
         };
@@ -96,7 +96,7 @@ impl CgroupTree {
         fs::metadata(Path::new(&self.0.point).join("cgroup.procs"))?;
         let dir = self.dir(strange.path())?;
         match fs::read_to_string(dir.join("cgroup.events")) {
-            Ok(text) => Ok(says_populated(&text)),
+            Ok(text) => Ok(is_populated(&text)),
             Err(error) if is_gone(&error) && !dir.exists() => Ok(false),
             Err(error) => Err(error),
         }
@@ -166,7 +166,7 @@ impl CgroupTree {
             return none(CgroupSupport::NoKill);
         }
         let controllers = self.delegate(subtree, &base, &dir);
-        match self.try_out(subtree, inert) {
+        match self.test_groups(subtree, inert) {
             Ok(()) => (CgroupSupport::Work, controllers),
             Err(error) => {
                 tracing::warn!(%error, dir = %dir.display(), "control groups were tried, and do not work");
@@ -221,14 +221,14 @@ impl CgroupTree {
     }
 
     /// Creates a group, moves a process into the group, kills both, and checks the result.
-    fn try_out(&self, subtree: &CgroupSubtree, inert: &Path) -> io::Result<()> {
+    fn test_groups(&self, subtree: &CgroupSubtree, inert: &Path) -> io::Result<()> {
         let leaf = subtree.leaf(LeaseId::mint());
         self.make(&leaf, &CgroupLimits::default())?;
-        let result = self.try_kill(&leaf, inert);
+        let result = self.test_kill(&leaf, inert);
         result.and(self.remove(&leaf))
     }
 
-    fn try_kill(&self, leaf: &LeaseCgroup, inert: &Path) -> io::Result<()> {
+    fn test_kill(&self, leaf: &LeaseCgroup, inert: &Path) -> io::Result<()> {
         let (theirs, _ours) = super::packet::control_pair()?;
         let mut command = Command::new(inert);
         let mut child = command
@@ -283,7 +283,7 @@ fn words(path: &Path) -> HashSet<String> {
     text.split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-fn says_populated(events: &str) -> bool {
+fn is_populated(events: &str) -> bool {
     events.lines().any(|line| line == "populated 1")
 }
 
@@ -334,7 +334,7 @@ fn wait_until_empty(dir: &Path, wait: Duration) -> io::Result<()> {
         events.rewind()?;
         events.read_to_string(&mut text)?;
         let left = until.saturating_duration_since(Instant::now());
-        if !says_populated(&text) || left.is_zero() {
+        if !is_populated(&text) || left.is_zero() {
             return Ok(());
         }
         let fd = OwnedFd::from(events.try_clone()?);

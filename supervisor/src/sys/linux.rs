@@ -174,7 +174,7 @@ impl Linux {
 
     /// Returns the record of this process.
     #[must_use]
-    pub fn myself(&self) -> Option<ProcessRecord> {
+    pub fn own_record(&self) -> Option<ProcessRecord> {
         let pid = i32::try_from(std::process::id()).ok()?;
         self.open_as(pid, true).ok()?.record()
     }
@@ -240,7 +240,7 @@ impl Linux {
 impl Sys for Linux {
     type Handle = ProcessHandle;
 
-    fn here(&self) -> Option<PidScope> {
+    fn current_scope(&self) -> Option<PidScope> {
         self.here.clone()
     }
 
@@ -428,7 +428,7 @@ impl Sys for Linux {
 /// # Errors
 /// The descriptor is not open, or not a listening Unix socket.
 pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
-    let fd = adopt(number)?;
+    let fd = take_fd(number)?;
     let unix = rustix::net::sockopt::socket_domain(&fd)? == rustix::net::AddressFamily::UNIX;
     if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
         return Ok(fd);
@@ -455,7 +455,7 @@ pub fn pass_pidfd(socket: BorrowedFd<'_>) -> io::Result<()> {
 ///
 /// # Errors
 /// The number is not open.
-pub fn adopt(number: i32) -> io::Result<OwnedFd> {
+pub fn take_fd(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: a closed number gives EBADF; for an open one the call changes only the descriptor's flag.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());

@@ -105,7 +105,7 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     type Handle: OpenProcess;
 
     /// Returns the scope in which pids are valid here; `None` if unreadable.
-    fn here(&self) -> Option<PidScope>;
+    fn current_scope(&self) -> Option<PidScope>;
 
     /// Opens a process.
     ///

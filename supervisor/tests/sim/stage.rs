@@ -126,7 +126,9 @@ impl Stage {
             wrapper_root: WrapperRoot::prepare(&dir.path().join("wrappers"), Path::new("/bin/true")).unwrap(),
             state_dir: dir.path().to_owned(),
             me,
-            scope: sys.here().unwrap_or_else(|| panic!("the machine has a scope when a supervisor starts")),
+            scope: sys
+                .current_scope()
+                .unwrap_or_else(|| panic!("the machine has a scope when a supervisor starts")),
             roots: Mutex::default(),
             budgets: Mutex::default(),
             spools: SpoolDir::new(&dir.path().join("spool"), 1 << 20),

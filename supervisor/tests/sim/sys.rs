@@ -148,7 +148,7 @@ impl FakeSys {
 impl Sys for FakeSys {
     type Handle = FakeHandle;
 
-    fn here(&self) -> Option<PidScope> {
+    fn current_scope(&self) -> Option<PidScope> {
         self.kernel().scope.clone()
     }
 

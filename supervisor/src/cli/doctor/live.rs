@@ -55,7 +55,7 @@ pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
     let asked = async {
         let mut client = client(address).await?;
         let status = status::ask(&mut client).await?;
-        let leases = leases::all(&mut client, false).await?;
+        let leases = leases::list_all(&mut client, false).await?;
         Ok::<_, CliError>(LiveState { status, leases })
     };
     match asked.await {

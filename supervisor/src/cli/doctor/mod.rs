@@ -110,7 +110,7 @@ pub(super) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Output
 
 /// Formats the checks for people: one line for each, with meaning and next step for those that did not pass.
 fn text(checks: &[Check], verbose: bool, look: TableFormat) -> String {
-    let columns = [Column::new(""), Column::new(""), Column::new("").least(20)];
+    let columns = [Column::new(""), Column::new(""), Column::new("").min_width(20)];
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for check in checks {
         let (mark, tone) = match check.verdict {

@@ -48,7 +48,7 @@ pub(super) async fn run(client: &mut Client, verb: LeasesCommand, out: &mut Outp
 }
 
 /// Requests all leases, oldest first. `detail` adds memory and process counts.
-pub(super) async fn all(client: &mut Client, detail: bool) -> Result<Vec<LeaseInfo>, CliError> {
+pub(super) async fn list_all(client: &mut Client, detail: bool) -> Result<Vec<LeaseInfo>, CliError> {
     match client.call(Request::ListLeases { detail }).await? {
         Reply::Leases(leases) => Ok(leases),
         _ => Err(CliError::OutOfTurn),
@@ -83,7 +83,7 @@ pub(super) fn resolve(leases: &[LeaseInfo], id: &str) -> Result<LeaseId, CliErro
 }
 
 /// Returns the short forms of lease ids and of gateway ids.
-pub(super) fn shorts(leases: &[LeaseInfo]) -> (IdAbbreviation, IdAbbreviation) {
+pub(super) fn id_abbreviations(leases: &[LeaseInfo]) -> (IdAbbreviation, IdAbbreviation) {
     (
         IdAbbreviation::of(leases.iter().map(|l| l.lease_id.to_string())),
         IdAbbreviation::of(leases.iter().map(|l| l.gateway_instance_id.to_string())),

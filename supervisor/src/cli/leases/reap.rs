@@ -1,6 +1,6 @@
 //! Command `leases reap`.
 
-use super::{CliError, all, shorts};
+use super::{CliError, id_abbreviations, list_all};
 use crate::cli::table::{Cell, Column, TableFormat, Tone, render};
 use crate::cli::text::{self, IdAbbreviation};
 use crate::cli::{Output, json};
@@ -21,7 +21,7 @@ pub(in crate::cli) struct ReapArgs {
 }
 
 pub(super) async fn run(client: &mut Client, args: &ReapArgs, out: &mut Output) -> Result<(), CliError> {
-    let short = shorts(&all(client, false).await?).0;
+    let short = id_abbreviations(&list_all(client, false).await?).0;
     let Reply::Reaped(lines) = client.call(Request::Reap { dry_run: args.dry_run }).await? else {
         return Err(CliError::OutOfTurn);
     };
@@ -52,8 +52,8 @@ fn text(lines: &[ReapLine], dry_run: bool, short: IdAbbreviation, look: TableFor
         Column::new("LEASE"),
         Column::new("STATE"),
         Column::new("ACTION"),
-        Column::new("PIDS").least(8),
-        Column::new("WHY").least(12),
+        Column::new("PIDS").min_width(8),
+        Column::new("WHY").min_width(12),
     ];
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut rows = Vec::new();

@@ -9,7 +9,7 @@ pub(in crate::cli) const NARROW: [Column; 12] = [
     Column::new("LEASE"),
     Column::new("STATE"),
     Column::new("KIND").drop(4),
-    Column::new("SESSION").least(16),
+    Column::new("SESSION").min_width(16),
     Column::new("GATEWAY").drop(3),
     Column::new("PIDS"),
     Column::new("UPTIME").right(),
@@ -17,7 +17,7 @@ pub(in crate::cli) const NARROW: [Column; 12] = [
     Column::new("TREE").right().drop(1),
     Column::new("BUF").right(),
     Column::new("RUNG").drop(2),
-    Column::new("REASON").least(8).drop(5),
+    Column::new("REASON").min_width(8).drop(5),
 ];
 
 /// Columns of the wide list: nothing is cut, ids are complete.

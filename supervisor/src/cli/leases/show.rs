@@ -1,6 +1,6 @@
 //! `leases show`: all details of one lease.
 
-use super::{all, resolve, rows};
+use super::{list_all, resolve, rows};
 use crate::cli::table::{Cell, TableFormat, Tone, section};
 use crate::cli::text::{self, or_dash};
 use crate::cli::{CliError, Output, json};
@@ -8,7 +8,7 @@ use acp_shared::conn::Client;
 use acp_shared::protocol::{LeaseInfo, LeaseKind};
 
 pub(super) async fn run(client: &mut Client, id: &str, out: &mut Output) -> Result<(), CliError> {
-    let leases = all(client, true).await?;
+    let leases = list_all(client, true).await?;
     let id = resolve(&leases, id)?;
     let Some(lease) = leases.iter().find(|l| l.lease_id == id) else {
         return Err(CliError::NoLease(id.to_string()));

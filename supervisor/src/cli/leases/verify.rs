@@ -1,6 +1,6 @@
 //! `leases verify`: compares recorded with current evidence. The exit code depends on the verdict.
 
-use super::{all, resolve, shorts};
+use super::{id_abbreviations, list_all, resolve};
 use crate::cli::error::FAILED;
 use crate::cli::table::{Cell, Column, TableFormat, Tone, render};
 use crate::cli::text::{self, IdAbbreviation};
@@ -25,7 +25,7 @@ pub(in crate::cli) struct VerifyArgs {
 }
 
 pub(super) async fn run(client: &mut Client, args: &VerifyArgs, out: &mut Output) -> Result<(), CliError> {
-    let leases = all(client, false).await?;
+    let leases = list_all(client, false).await?;
     let good = match &args.id {
         Some(id) => {
             let report = verify(client, resolve(&leases, id)?).await?;
@@ -37,7 +37,7 @@ pub(super) async fn run(client: &mut Client, args: &VerifyArgs, out: &mut Output
             is_good(&report)
         }
         None => {
-            let shorts = shorts(&leases);
+            let shorts = id_abbreviations(&leases);
             let mut reports = Vec::new();
             for lease in leases.iter().filter(|l| !l.state.is_ended() || l.state == LeaseState::Lost) {
                 match verify(client, lease.lease_id).await {
@@ -97,8 +97,8 @@ fn one(report: &EvidenceReport, look: TableFormat) -> String {
         Column::new(""),
         Column::new("OF"),
         Column::new("FACT"),
-        Column::new("RECORDED").least(8),
-        Column::new("NOW").least(8),
+        Column::new("RECORDED").min_width(8),
+        Column::new("NOW").min_width(8),
     ];
     let or_dash = |text: &str| if text.is_empty() { Cell::new("-") } else { Cell::new(text) };
     let rows: Vec<Vec<Cell>> = report
@@ -154,7 +154,7 @@ fn many(reports: &[EvidenceReport], short: IdAbbreviation, look: TableFormat) ->
         Column::new("AGREE").right(),
         Column::new("DIFFER").right(),
         Column::new("TREE").right(),
-        Column::new("WHY").least(10),
+        Column::new("WHY").min_width(10),
     ];
     let rows: Vec<Vec<Cell>> = reports
         .iter()

@@ -57,7 +57,7 @@ impl LeaseFeed {
             Some(client) => client,
             None => client(&self.address).await?,
         };
-        let leases = leases::all(&mut client, detail).await?;
+        let leases = leases::list_all(&mut client, detail).await?;
         self.client = Some(client);
         Ok(leases)
     }
