@@ -75,12 +75,12 @@ impl Owner {
             return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is ending").into());
         }
         match &hello.role {
-            Role::Admin => self.policy.admin(peer.uid, peer.gid)?,
-            Role::Gateway { .. } => self.policy.gateway(peer.uid, peer.gid)?,
+            Role::Admin => self.policy.authorize_admin(peer.uid, peer.gid)?,
+            Role::Gateway { .. } => self.policy.authorize_gateway(peer.uid, peer.gid)?,
         }
         let (who, epoch, on_record) = match &hello.role {
             Role::Admin => {
-                self.policy.admin_knows(peer.uid, peer.gid, hello.secret.as_ref())?;
+                self.policy.check_admin_secret(peer.uid, peer.gid, hello.secret.as_ref())?;
                 let admins = self.links.values().filter(|c| c.who == ClientKind::Admin).count();
                 if admins >= ADMINS_MAX {
                     return Err(too_many(format!("{admins} admin connections are open")).into());
@@ -89,7 +89,7 @@ impl Owner {
             }
             Role::Gateway { instance_id, epoch, home } => {
                 let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
-                self.policy.gateway_knows(peer.uid, tenant, hello.secret.as_ref())?;
+                self.policy.check_gateway_secret(peer.uid, tenant, hello.secret.as_ref())?;
                 if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
                     let why = "the machine id is no machine id";
                     return Err(Refusal::new(RefusalCode::BadRequest, why).into());

@@ -261,7 +261,7 @@ impl Owner {
             Event::Changed { lease, stuck } => self.changed(lease, stuck),
             Event::LostFindings(lost_findings) => self.record_findings(lost_findings),
             Event::Notice { gateway, notice } => self.notify_gateway(gateway, notice),
-            Event::TrialFinished(tried) => self.tried(tried),
+            Event::TrialFinished(tried) => self.finish_trial(tried),
             Event::Stop => self.stop(),
         }
     }

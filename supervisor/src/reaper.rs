@@ -124,7 +124,7 @@ pub struct ReaperContext {
 }
 
 impl ReaperContext {
-    /// Creates the watch of a supervisor.
+    /// Creates the context of a supervisor.
     #[must_use]
     pub fn of<S: Sys>(context: &Context<S>) -> Self {
         Self {

@@ -85,7 +85,7 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
             continue;
         }
         // All users unknown to the policy count as one user.
-        let user = policy.knows_user(peer.uid, peer.gid).then_some(peer.uid);
+        let user = policy.is_known_user(peer.uid, peer.gid).then_some(peer.uid);
         let (link, outgoing) = ConnectionHandle::new(ConnectionId(ids.fetch_add(1, Ordering::Relaxed)));
         let (place, displaced) = HandshakeSlot::take(&waiting, user, &link);
         if displaced && context.may_log(peer.uid, "too many handshakes") {

@@ -41,7 +41,7 @@ pub struct TreeQuery {
 }
 
 impl TreeQuery {
-    /// Creates the target of a lease.
+    /// Creates the query for a lease.
     #[must_use]
     pub fn of(lease: &Lease, subtree: &CgroupSubtree) -> Self {
         let (leaf, unknown_cgroup) = match subtree.recorded(lease) {
@@ -249,9 +249,9 @@ const DYING: &str = "something in its control group is dying and not yet dead";
 
 /// Reason if the recorded cgroup is not the one that the supervisor of this state directory creates for the
 /// lease.
-const STRANGE: &str =
+const UNKNOWN_CGROUP: &str =
     "its recorded control group is not recognised and holds processes; end them, or move them out of it";
-const STRANGE_UNREAD: &str = "its recorded control group is not recognised and cannot be read";
+const UNKNOWN_CGROUP_UNREAD: &str = "its recorded control group is not recognised and cannot be read";
 
 struct TreeSearch<'a, S: Sys> {
     sys: &'a S,
@@ -400,10 +400,10 @@ impl<S: Sys> TreeSearch<'_, S> {
     fn scan_unknown_cgroup(&mut self, unknown_cgroup: &UnknownCgroup) {
         match self.sys.group_populated(unknown_cgroup) {
             Ok(false) => {}
-            Ok(true) => self.found.unknown = self.found.unknown.or(Some(STRANGE)),
+            Ok(true) => self.found.unknown = self.found.unknown.or(Some(UNKNOWN_CGROUP)),
             Err(error) => {
                 tracing::debug!(%error, group = unknown_cgroup.path(), "a control group cannot be read");
-                self.found.unknown = self.found.unknown.or(Some(STRANGE_UNREAD));
+                self.found.unknown = self.found.unknown.or(Some(UNKNOWN_CGROUP_UNREAD));
             }
         }
     }
@@ -431,7 +431,7 @@ pub fn find<S: Sys>(
     };
     match sys.current_scope() {
         Some(here) if target.scope.relation_to(&here) == ScopeRelation::Here => {}
-        // Pids of the target are not valid here: verify would reject each of them.
+        // Pids of the lease are not valid here: verify would reject each of them.
         Some(_) => return search.found,
         None => {
             search.found.unknown = Some("boot id or pid namespace cannot be read");

@@ -27,7 +27,7 @@ pub(crate) struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// Creates a family of one process: the forked adapter, which leads its own process group.
+    /// Creates a tree of one process: the forked adapter, which leads its own process group.
     pub(crate) const fn new(pid: i32) -> Self {
         Self { pid, adapter: AdapterState::Runs, status: ExitStatus::Unknown }
     }

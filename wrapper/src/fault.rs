@@ -12,12 +12,12 @@ pub(crate) struct StepError {
 }
 
 impl StepError {
-    /// Creates a fault that the wrapper itself detected.
+    /// Creates an error that the wrapper itself detected.
     pub(crate) const fn new(stage: &'static str, errno: i32) -> Self {
         Self { stage, errno }
     }
 
-    /// Creates a fault for a violation of the supervisor contract.
+    /// Creates an error for a violation of the supervisor contract.
     pub(crate) const fn protocol(stage: &'static str) -> Self {
         Self::new(stage, libc::EPROTO)
     }

@@ -64,7 +64,7 @@ fn prepare() -> Result<PreparedStart, StepError> {
     setup::detach_session()?;
     let mut plan = plan::read_launch_file()?;
     let confinement = confine::prepare(std::mem::take(&mut plan.confine))?;
-    let signals = setup::take_signals()?;
+    let signals = setup::open_signalfd()?;
     let parent = setup::watch_parent()?;
     Ok(PreparedStart { plan, confinement, signals, parent })
 }

@@ -58,7 +58,7 @@ pub(crate) fn detach_session() -> Result<(), StepError> {
 }
 
 /// Blocks all signals and opens a signalfd for them.
-pub(crate) fn take_signals() -> Result<SignalFd, StepError> {
+pub(crate) fn open_signalfd() -> Result<SignalFd, StepError> {
     const STAGE: &str = "take the signals";
     let all = SigSet::all();
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&all), None).during(STAGE)?;

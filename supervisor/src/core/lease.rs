@@ -120,7 +120,7 @@ pub struct NsInit {
 impl NsInit {
     /// True unless a fact known for both differs. Start times are compared only if both were read with one
     /// clock.
-    fn may_be(self, other: Self, one_clock: bool) -> bool {
+    fn may_equal(self, other: Self, one_clock: bool) -> bool {
         let ticks = self.start_ticks.zip(other.start_ticks).filter(|_| one_clock);
         match (self.inode.zip(other.inode), ticks) {
             (Some((then, now)), _) | (None, Some((then, now))) => then == now,
@@ -175,7 +175,7 @@ impl PidScope {
         if self.pidns != here.pidns {
             return ScopeRelation::Elsewhere("it was recorded in another pid namespace");
         }
-        if !self.init.may_be(here.init, self.shares_clock(here)) {
+        if !self.init.may_equal(here.init, self.shares_clock(here)) {
             return ScopeRelation::Elsewhere("it was recorded in a pid namespace that has ended since");
         }
         ScopeRelation::Here

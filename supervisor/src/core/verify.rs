@@ -140,7 +140,7 @@ pub struct Claim<'a> {
 
 impl Claim<'_> {
     /// True if the process is in the control group of the lease, which holds no other processes.
-    fn holds(&self, now: &Evidence) -> bool {
+    fn is_in_cgroup(&self, now: &Evidence) -> bool {
         self.cgroup.zip(now.cgroup.as_deref()).is_some_and(|(leaf, group)| is_within(group, leaf))
     }
 }
@@ -277,7 +277,7 @@ fn owned(now: &Evidence, guard: &SignalGuard) -> Verdict {
 /// Decides whether the current process with a recorded pid is the recorded process of the lease.
 #[must_use]
 pub fn verify(claim: &Claim<'_>, now: &Evidence, guard: &SignalGuard) -> Verdict {
-    let in_group = claim.holds(now);
+    let in_group = claim.is_in_cgroup(now);
     match identity(claim.process, claim.scope, now, now.own_child || in_group) {
         IdentityMatch::Gone(why) => Verdict::Gone(why),
         IdentityMatch::Other(why) | IdentityMatch::Elsewhere(why) => Verdict::NotOurs(why),

@@ -10,7 +10,7 @@ use acp_shared::protocol::{LeaseState, Reply, Status};
 use std::collections::BTreeMap;
 
 /// Describes agents whose start is delayed after crashes.
-fn delayed_agents(owner: &Owner, who: ClientKind) -> Vec<String> {
+fn describe_delayed_agents(owner: &Owner, who: ClientKind) -> Vec<String> {
     let held = owner.backoff.delayed_agents(owner.context.now_ms());
     let mine =
         held.filter(|(agent, _)| who == ClientKind::Admin || who == ClientKind::Gateway(agent.gateway));
@@ -66,7 +66,7 @@ pub(super) fn handle(owner: &Owner, who: ClientKind, to: Responder) {
             .chain(context.store.warnings())
             .chain(owner.overdue().filter(|_| who == ClientKind::Admin))
             .chain(owner.describe_held_agents().into_iter().filter(|_| who == ClientKind::Admin))
-            .chain(held(owner, who))
+            .chain(describe_delayed_agents(owner, who))
             .collect(),
         read_only: context.store.read_only().map(str::to_owned),
         swept_at_ms: owner.swept_at_ms,

@@ -63,7 +63,7 @@ pub(crate) fn resume(number: i32) -> Result<Handover, ResumeError> {
     if u32::try_from(handover.head.pid) != Ok(std::process::id()) {
         return Err(ResumeError::Process(handover.head.pid));
     }
-    passed::take_inherited(handover.passed()).map_err(ResumeError::Descriptor)?;
+    passed::take_inherited(handover.descriptors_mut()).map_err(ResumeError::Descriptor)?;
     Ok(handover)
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn exec_program(
 ) -> io::Error {
     let mut image = HandoverFd::new(OwnedFd::from(image));
     let argv = strings(program, args, &image);
-    let mut all = handover.passed();
+    let mut all = handover.descriptors_mut();
     all.push(&mut image);
     let failed = match argv {
         Ok((path, argv, environment)) => {

@@ -151,7 +151,7 @@ impl Owner {
     }
 
     /// Handles the result of the trial.
-    pub(crate) fn tried(&mut self, TrialResult(result): TrialResult) {
+    pub(crate) fn finish_trial(&mut self, TrialResult(result): TrialResult) {
         match (result, &mut self.upgrade) {
             (Ok(version), Some(upgrade)) => {
                 tracing::info!(version, "the new program can take over; no more spawns are taken");

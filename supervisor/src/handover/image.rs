@@ -184,7 +184,7 @@ fn check_header(file: &File) -> Result<(u64, Summary), ImageError> {
     Ok((body_bytes, Summary { leases: word(4), checksum: format!("{hash:x}") }))
 }
 
-/// Reads a handover. Its descriptors are mere numbers until they are adopted.
+/// Reads a handover. Its descriptors are mere numbers until they are taken over.
 ///
 /// # Errors
 /// [`ImageError`] if the file is not a valid handover of this version.

@@ -5,10 +5,10 @@
 //! ```text
 //! Request::Upgrade ─ trial of the new program ─ no spawn in flight ─ lease tasks pause ─ clients disconnected
 //!    ─ relays and lease tasks exported ─ memory file ─ proof by the new program that the file is readable
-//!    ─ execve ─ Handover ─ thaw (import)
+//!    ─ execve ─ Handover ─ import
 //!               └ on failure: the same values are imported in this image
 //! ```
-//! Both the new image and an old one that could not leave continue with `Owner::thaw`. No pipe is read or
+//! Both the new image and an old one that could not leave continue with `Owner::import`. No pipe is read or
 //! written between the export of its relay and the import; data that arrives meanwhile stays in the pipe.
 //!
 //! The records are JSON without unknown fields, followed by binary data, and not bincode, because the two
@@ -146,11 +146,11 @@ pub(crate) struct Handover {
 
 impl Handover {
     /// Returns all descriptors in the handover.
-    pub(crate) fn passed(&mut self) -> Vec<&mut HandoverFd> {
+    pub(crate) fn descriptors_mut(&mut self) -> Vec<&mut HandoverFd> {
         let mut all = vec![&mut self.head.lock, &mut self.head.listener, &mut self.head.left];
         for entry in &mut self.entries {
             all.extend(entry.task.as_mut().and_then(|task| task.control.as_mut()));
-            all.extend(entry.relay.iter_mut().flat_map(RelayState::passed));
+            all.extend(entry.relay.iter_mut().flat_map(RelayState::descriptors_mut));
         }
         all
     }

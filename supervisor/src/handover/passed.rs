@@ -49,7 +49,7 @@ impl HandoverFd {
     /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// The descriptor was not adopted, or the process is out of descriptors.
+    /// The descriptor was not taken over, or the process is out of descriptors.
     pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
         self.fd.as_ref().ok_or_else(missing_descriptor)?.try_clone()
     }
@@ -57,7 +57,7 @@ impl HandoverFd {
     /// Returns the descriptor.
     ///
     /// # Errors
-    /// The descriptor was not adopted.
+    /// The descriptor was not taken over.
     pub(crate) fn take(self) -> io::Result<OwnedFd> {
         self.fd.ok_or_else(missing_descriptor)
     }
@@ -67,7 +67,7 @@ fn missing_descriptor() -> io::Error {
     io::Error::other("a descriptor of the handover is missing")
 }
 
-/// Adopts the descriptors that an earlier image left open, and marks them close-on-exec.
+/// Takes over the descriptors that an earlier image left open, and marks them close-on-exec.
 ///
 /// # Errors
 /// A number is used twice, is one of the standard streams, or is not open.

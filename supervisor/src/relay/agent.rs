@@ -202,7 +202,7 @@ impl AgentRelay {
 
     async fn run(mut self, mut queue: RelayQueues) {
         loop {
-            let read = self.room().await;
+            let read = self.read_space().await;
             let to = self.reader.as_ref().filter(|_| self.has_pending_output()).map(|r| r.link.clone());
             let wake = tokio::select! {
                 command = queue.next() => RelayEvent::Command(command),
@@ -232,7 +232,7 @@ impl AgentRelay {
             if self.ended
                 && self.output.base() == self.output.end()
                 && self.reader.is_none()
-                && self.spooled()
+                && self.is_spooled()
             {
                 // All output is acknowledged: the file is deleted, the totals are kept.
                 let end = self.output.end();
@@ -260,11 +260,11 @@ impl AgentRelay {
         }))
     }
 
-    const fn spooled(&self) -> bool {
+    const fn is_spooled(&self) -> bool {
         matches!(self.output, OutputBuffer::Disk(_))
     }
 
-    async fn room(&mut self) -> usize {
+    async fn read_space(&mut self) -> usize {
         let place = SpoolTarget {
             gateway_spools: &self.limits.gateway_spools,
             lease_id: self.lease_id,
@@ -278,7 +278,7 @@ impl AgentRelay {
             }
             self.output.spool(&place).await;
         }
-        self.output.room(closing, READ_BYTES, &place).await
+        self.output.read_space(closing, READ_BYTES, &place).await
     }
 
     fn publish(&mut self) {

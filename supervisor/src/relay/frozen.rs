@@ -107,7 +107,7 @@ impl RelayState {
     }
 
     /// Returns all descriptors.
-    pub(crate) fn passed(&mut self) -> Vec<&mut HandoverFd> {
+    pub(crate) fn descriptors_mut(&mut self) -> Vec<&mut HandoverFd> {
         match self {
             Self::Agent(agent) => {
                 let pipes = [&mut agent.stdin, &mut agent.stdout, &mut agent.stderr];

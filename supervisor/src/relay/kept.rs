@@ -161,7 +161,7 @@ impl OutputBuffer {
 
     /// Returns how many bytes to read from the pipe now, at most `piece`; 0 leaves them in the pipe. Moves
     /// the output to disk if memory is full and the lease is closing.
-    pub(super) async fn room(&mut self, closing: bool, piece: usize, place: &SpoolTarget<'_>) -> usize {
+    pub(super) async fn read_space(&mut self, closing: bool, piece: usize, place: &SpoolTarget<'_>) -> usize {
         match self {
             Self::Disk(spool)
                 if spool.end - spool.start >= place.bytes_max || place.gateway_spools.total.is_spent() =>
@@ -293,13 +293,13 @@ mod tests {
         let mut kept = OutputBuffer::Memory(Ring::new(8));
         kept.push(b"abcdefgh").await.unwrap();
         kept.ack(2).unwrap();
-        assert_eq!(kept.room(false, 100, &place).await, 2);
+        assert_eq!(kept.read_space(false, 100, &place).await, 2);
         kept.push(b"ij").await.unwrap();
-        assert_eq!(kept.room(false, 100, &place).await, 0);
-        assert_eq!(kept.room(true, 100, &place).await, 100);
+        assert_eq!(kept.read_space(false, 100, &place).await, 0);
+        assert_eq!(kept.read_space(true, 100, &place).await, 100);
         kept.push(b"klmn").await.unwrap();
         assert_eq!((kept.base(), kept.end()), (2, 14));
-        assert_eq!(kept.room(true, 100, &place).await, 0, "the spool has a limit too");
+        assert_eq!(kept.read_space(true, 100, &place).await, 0, "the spool has a limit too");
         assert_eq!(kept.read(2, 100).await.unwrap(), b"cdefghijklmn");
         assert_eq!(kept.read(9, 2).await.unwrap(), b"jk");
         kept.ack(5).unwrap();
@@ -320,7 +320,7 @@ mod tests {
             SpoolTarget { gateway_spools: &gateway_spools, lease_id: LeaseId::mint(), bytes_max: 100 };
         let mut kept = OutputBuffer::Memory(Ring::new(2));
         kept.push(b"ab").await.unwrap();
-        assert_eq!(kept.room(true, 9, &place).await, 0);
+        assert_eq!(kept.read_space(true, 9, &place).await, 0);
         assert_eq!(kept.read(0, 9).await.unwrap(), b"ab");
     }
 
@@ -333,7 +333,7 @@ mod tests {
         let (mut first, mut second) = (full(), full());
         let (a, b) = (LeaseId::mint(), LeaseId::mint());
         assert!(first.spool(&place(a)).await);
-        assert_eq!(first.room(true, 9, &place(a)).await, 0, "there is no more of it");
+        assert_eq!(first.read_space(true, 9, &place(a)).await, 0, "there is no more of it");
         assert!(!second.spool(&place(b)).await && found(&gateway_spools, b).is_none());
         assert_eq!(second.read(0, 9).await.unwrap(), b"abcd", "it stays in memory");
         first.discard().await;

@@ -139,8 +139,8 @@ impl RelayQueues {
     async fn next(&mut self) -> Option<RelayCmd> {
         tokio::select! {
             biased;
-            lease_commands = self.lease_commands.recv() => lease_commands,
-            Some(client_requests) = self.client_requests.recv() => Some(client_requests),
+            command = self.lease_commands.recv() => command,
+            Some(command) = self.client_requests.recv() => Some(command),
         }
     }
 }

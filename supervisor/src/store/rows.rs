@@ -349,7 +349,7 @@ pub(super) fn installations(connection: &Connection) -> Result<(Vec<Installation
         };
         all.push(installation(row, gateway).unwrap_or_else(|error| {
             let known = damaged(gateway, &error.to_string());
-            warnings.extend(known.damage());
+            warnings.extend(known.damage_message());
             known
         }));
     }

@@ -251,5 +251,7 @@ async fn a_damaged_home_is_not_believed_and_the_others_are() {
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
     let of = |gateway| loaded.installations.iter().find(|known| known.gateway == gateway);
     assert_eq!((loaded.installations.len(), of(sound.gateway)), (2, Some(&sound)));
-    assert!(of(spoilt.gateway).is_some_and(|known| known.damage().is_some() && known.uid != spoilt.uid));
+    assert!(
+        of(spoilt.gateway).is_some_and(|known| known.damage_message().is_some() && known.uid != spoilt.uid)
+    );
 }

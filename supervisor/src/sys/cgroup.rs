@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Maximum number of groups below one lease. With more, listing fails and processes are ended one at a time.
 const GROUPS_BELOW_MAX: usize = 4096;
 /// Time limit for the test process to end.
-const TRY: Duration = Duration::from_secs(2);
+const TEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Controllers used for limits of leases.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
@@ -245,7 +245,7 @@ impl CgroupTree {
             }
             let dir = self.dir(leaf.path())?;
             fs::write(dir.join("cgroup.kill"), "1")?;
-            wait_until_empty(&dir, TRY)?;
+            wait_until_empty(&dir, TEST_TIMEOUT)?;
             let left = self.list(leaf)?.populated;
             if left { Err(io::Error::other("cgroup.kill did not end a process")) } else { Ok(()) }
         });

@@ -272,12 +272,12 @@ impl Sys for Linux {
 
     fn marker(&self, handle: &ProcessHandle) -> Marker {
         let Some(dir) = handle.try_clone_dir() else { return Marker::Unreadable };
-        self.reads.one(handle.pid, move || marker_in(&dir)).unwrap_or(Marker::Unreadable)
+        self.reads.run_one(handle.pid, move || marker_in(&dir)).unwrap_or(Marker::Unreadable)
     }
 
     fn legacy_facts(&self, handle: &ProcessHandle) -> LegacyFacts {
         let Some(dir) = handle.try_clone_dir() else { return LegacyFacts::default() };
-        self.reads.one(handle.pid, move || legacy_facts_in(&dir)).unwrap_or_default()
+        self.reads.run_one(handle.pid, move || legacy_facts_in(&dir)).unwrap_or_default()
     }
 
     fn peek_markers(&self, pids: &[i32]) -> Vec<Marker> {
@@ -288,7 +288,7 @@ impl Sys for Linux {
             };
             ProcessRead { pid, read: Box::new(read) as Box<dyn FnOnce() -> Marker + Send> }
         };
-        let read = self.reads.each(pids.iter().copied().map(peek).collect());
+        let read = self.reads.run_all(pids.iter().copied().map(peek).collect());
         read.into_iter().map(|marker| marker.unwrap_or(Marker::Unreadable)).collect()
     }
 

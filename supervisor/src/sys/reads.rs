@@ -48,7 +48,7 @@ type ReadQueue<T> = Arc<Mutex<VecDeque<(usize, ProcessRead<T>)>>>;
 impl ProcessReader {
     /// Runs the reads in order. Returns `None` for each read that hangs, or whose process still has a hanging
     /// read.
-    pub(super) fn each<T: Send + 'static>(&self, reads: Vec<ProcessRead<T>>) -> Vec<Option<T>> {
+    pub(super) fn run_all<T: Send + 'static>(&self, reads: Vec<ProcessRead<T>>) -> Vec<Option<T>> {
         let mut answers: Vec<Option<T>> = reads.iter().map(|_| None).collect();
         let pids: Vec<i32> = reads.iter().map(|read| read.pid).collect();
         let mut rest: VecDeque<_> = reads.into_iter().enumerate().collect();
@@ -74,12 +74,12 @@ impl ProcessReader {
     }
 
     /// Runs a single read.
-    pub(super) fn one<T: Send + 'static>(
+    pub(super) fn run_one<T: Send + 'static>(
         &self,
         pid: i32,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.each(vec![ProcessRead { pid, read: Box::new(read) }]).pop().flatten()
+        self.run_all(vec![ProcessRead { pid, read: Box::new(read) }]).pop().flatten()
     }
 
     /// Runs a queue on a new thread. Returns the index of a hanging read, if any; the queue then contains the
@@ -165,10 +165,10 @@ mod tests {
     fn one_that_hangs_holds_up_no_other_and_is_not_tried_again_before_it_is_back() {
         let reads = reads(8);
         let (release, stuck) = hangs(2);
-        assert_eq!(reads.each(vec![answers(1), stuck, answers(3)]), [Some(10), None, Some(30)]);
+        assert_eq!(reads.run_all(vec![answers(1), stuck, answers(3)]), [Some(10), None, Some(30)]);
         let began = std::time::Instant::now();
         for _ in 0..20 {
-            assert_eq!(reads.each(vec![answers(1), answers(2), answers(3)]), [Some(10), None, Some(30)]);
+            assert_eq!(reads.run_all(vec![answers(1), answers(2), answers(3)]), [Some(10), None, Some(30)]);
         }
         assert!(
             began.elapsed() < Duration::from_millis(900),
@@ -177,7 +177,7 @@ mod tests {
         );
         drop(release);
         let until = std::time::Instant::now() + Duration::from_secs(20);
-        while reads.one(2, || 7) != Some(7) {
+        while reads.run_one(2, || 7) != Some(7) {
             assert!(std::time::Instant::now() < until, "it is never read again");
             std::thread::yield_now();
         }
@@ -187,12 +187,12 @@ mod tests {
     fn the_threads_that_are_left_behind_are_few() {
         let reads = reads(2);
         let (releases, stuck): (Vec<_>, Vec<_>) = (1..=3).map(hangs).unzip();
-        assert_eq!(reads.each(stuck), [None, None, None]);
+        assert_eq!(reads.run_all(stuck), [None, None, None]);
         assert_eq!(lock(&reads.hanging).len(), 2);
-        assert_eq!(reads.one(9, || 1), None, "nothing is read any more");
+        assert_eq!(reads.run_one(9, || 1), None, "nothing is read any more");
         drop(releases);
         let until = std::time::Instant::now() + Duration::from_secs(20);
-        while reads.one(9, || 1).is_none() {
+        while reads.run_one(9, || 1).is_none() {
             assert!(std::time::Instant::now() < until, "nothing is ever read again");
             std::thread::yield_now();
         }
@@ -201,9 +201,9 @@ mod tests {
     #[test]
     fn many_are_read_in_one_go() {
         let all: Vec<i32> = (1..=1000).collect();
-        let read = reads(2).each(all.iter().copied().map(answers).collect());
+        let read = reads(2).run_all(all.iter().copied().map(answers).collect());
         assert_eq!(read, all.iter().map(|pid| Some(pid * 10)).collect::<Vec<_>>());
-        let none: Vec<Option<i32>> = reads(2).each(Vec::new());
+        let none: Vec<Option<i32>> = reads(2).run_all(Vec::new());
         assert_eq!(none, Vec::<Option<i32>>::new());
     }
 }
