@@ -76,9 +76,7 @@ async fn c59_s_processes_are_ended_even_where_nothing_can_be_written() {
     let id = s.spawn().await;
     // A start is answered before the disk says so.
     assert_eq!(s.stored().await[0].state, Open);
-    s.damage(
-        "CREATE TRIGGER full BEFORE INSERT ON leases BEGIN SELECT RAISE(FAIL, 'disk is full'); END",
-    );
+    s.damage("CREATE TRIGGER full BEFORE INSERT ON leases BEGIN SELECT RAISE(FAIL, 'disk is full'); END");
     s.close(id).await;
     s.reaches(id, Closed).await;
     assert!(s.kernel().alive(id).is_empty());
