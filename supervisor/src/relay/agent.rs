@@ -2,7 +2,7 @@
 
 use super::budget::BudgetShare;
 use super::frozen::{AgentState, RelayState};
-use super::output::{OutputBuffer, Spool, SpoolTarget};
+use super::kept::{OutputBuffer, Spool, SpoolTarget};
 use super::stderr::Stderr;
 use super::{
     ExportReply, OutputReader, PipeRemainder, Pipes, Relay, RelayCmd, RelayLimits, RelayQueues,
