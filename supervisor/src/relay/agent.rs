@@ -29,7 +29,7 @@ const BUSY_RETRY_MS: u64 = 50;
 struct AgentRelay {
     lease_id: LeaseId,
     limits: RelayLimits,
-    gauges: Arc<StreamPositions>,
+    positions: Arc<StreamPositions>,
     share: BudgetShare,
     state: LeaseState,
     stdin: Option<pipe::Sender>,
@@ -60,7 +60,7 @@ enum RelayEvent {
 pub(crate) fn start(lease_id: LeaseId, limits: RelayLimits, pipes: Pipes, stderr_reader: Stderr) -> Relay {
     let (relay, queue) = Relay::new();
     let output = OutputBuffer::Memory(Ring::new(limits.ring_bytes_max));
-    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.gauges), output, stderr_reader);
+    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.positions), output, stderr_reader);
     agent.stdin = Some(pipes.stdin);
     agent.stdout = Some(pipes.stdout);
     agent.stderr = Some(pipes.stderr);
@@ -74,12 +74,12 @@ pub(crate) fn start(lease_id: LeaseId, limits: RelayLimits, pipes: Pipes, stderr
 #[must_use]
 pub fn archive(lease: &Lease, limits: RelayLimits, log: SessionLog) -> Relay {
     let (relay, mut queue) = Relay::new();
-    let (lease_id, totals, gauges) = (lease.lease_id, totals_of(lease), Arc::clone(&relay.gauges));
+    let (lease_id, totals, positions) = (lease.lease_id, totals_of(lease), Arc::clone(&relay.positions));
     let (state, exit) = (lease.state, lease.exit.or(Some(ExitStatus::Unknown)));
-    gauges.set(totals);
+    positions.set(totals);
     tokio::spawn(async move {
         let Some(output) = find_kept_output(lease_id, &limits, totals, &mut queue).await else { return };
-        let mut agent = AgentRelay::new(lease_id, limits, gauges, output, Stderr::ended(lease_id, log));
+        let mut agent = AgentRelay::new(lease_id, limits, positions, output, Stderr::ended(lease_id, log));
         // Acknowledged output stays acknowledged; the spool may be older than the row.
         let _ = agent.output.ack(totals.stdout_base);
         agent.input.restore(totals.stdin_written);
@@ -128,7 +128,7 @@ pub(crate) fn import(lease_id: LeaseId, limits: RelayLimits, log: SessionLog, fr
         true => Stderr::ended(lease_id, log),
         false => Stderr::import(lease_id, log, frozen.said),
     };
-    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.gauges), output, stderr_reader);
+    let mut agent = AgentRelay::new(lease_id, limits, Arc::clone(&relay.positions), output, stderr_reader);
     agent.state = frozen.state;
     agent.stdin = reopen(lease_id, frozen.stdin, pipe::Sender::from_owned_fd);
     agent.stdout = reopen(lease_id, frozen.stdout, pipe::Receiver::from_owned_fd);
@@ -174,7 +174,7 @@ impl AgentRelay {
     fn new(
         lease_id: LeaseId,
         limits: RelayLimits,
-        gauges: Arc<StreamPositions>,
+        positions: Arc<StreamPositions>,
         output: OutputBuffer,
         stderr_reader: Stderr,
     ) -> Self {
@@ -183,7 +183,7 @@ impl AgentRelay {
         Self {
             lease_id,
             limits,
-            gauges,
+            positions,
             share,
             state: LeaseState::Open,
             stdin: None,
@@ -282,7 +282,7 @@ impl AgentRelay {
     }
 
     fn publish(&mut self) {
-        self.gauges.set(self.totals());
+        self.positions.set(self.totals());
         self.share.set(self.output.memory_bytes() + self.input.queued_bytes() as u64);
     }
 
@@ -432,7 +432,7 @@ impl AgentRelay {
             }
             RelayCmd::TreeGone(answer) => {
                 self.finish().await;
-                // The lease task may have ended; the gauges contain the totals too.
+                // The lease task may have ended; the positions contain the totals too.
                 let _ = answer.send(self.totals());
             }
             RelayCmd::Ping(done) => drop(done.send(())),

@@ -124,7 +124,7 @@ impl StreamPositions {
 pub struct Relay {
     lease_commands: mpsc::Sender<RelayCmd>,
     client_requests: mpsc::Sender<RelayCmd>,
-    gauges: Arc<StreamPositions>,
+    positions: Arc<StreamPositions>,
 }
 
 /// Command queues of one relay.
@@ -150,7 +150,7 @@ impl Relay {
         let ((lease_commands, lease_queue), (client_requests, client_queue)) =
             (mpsc::channel(LEASE_COMMANDS_MAX), mpsc::channel(QUEUED_MAX));
         (
-            Self { lease_commands, client_requests, gauges: Arc::default() },
+            Self { lease_commands, client_requests, positions: Arc::default() },
             RelayQueues { lease_commands: lease_queue, client_requests: client_queue },
         )
     }
@@ -158,7 +158,7 @@ impl Relay {
     /// Returns the current positions of the streams.
     #[must_use]
     pub fn totals(&self) -> StreamTotals {
-        self.gauges.totals()
+        self.positions.totals()
     }
 
     /// Returns the number of unacknowledged output bytes.

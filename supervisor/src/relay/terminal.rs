@@ -20,7 +20,7 @@ pub type OnExit = Box<dyn FnOnce(Notice) + Send>;
 
 struct TerminalRelay {
     lease_id: LeaseId,
-    gauges: Arc<StreamPositions>,
+    positions: Arc<StreamPositions>,
     output: Option<pipe::Receiver>,
     tail: TailBuffer,
     end: u64,
@@ -36,7 +36,7 @@ pub fn start(lease_id: LeaseId, output: pipe::Receiver, bytes_max: usize, on_exi
     let (relay, queue) = Relay::new();
     let terminal = TerminalRelay {
         lease_id,
-        gauges: Arc::clone(&relay.gauges),
+        positions: Arc::clone(&relay.positions),
         output: Some(output),
         tail: TailBuffer::new(bytes_max),
         end: 0,
@@ -56,7 +56,7 @@ pub(crate) fn import(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) 
     let output = reopen(lease_id, frozen.output, pipe::Receiver::from_owned_fd);
     let mut terminal = TerminalRelay {
         lease_id,
-        gauges: Arc::clone(&relay.gauges),
+        positions: Arc::clone(&relay.positions),
         buffer: output.as_ref().map_or_else(Vec::new, |_| vec![0; READ_BYTES]),
         output,
         tail: TailBuffer::with(frozen.tail, frozen.bytes_max, frozen.truncated),
@@ -65,7 +65,7 @@ pub(crate) fn import(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) 
         on_exit: Some(on_exit).filter(|_| !frozen.told),
         bytes_max: frozen.bytes_max,
     };
-    terminal.gauges.set(terminal.totals());
+    terminal.positions.set(terminal.totals());
     terminal.send_exit_notice();
     tokio::spawn(terminal.run(queue));
     relay
@@ -94,7 +94,7 @@ impl TerminalRelay {
                 Some(Some(command)) => self.on_command(command),
                 None => drop(self.read()),
             }
-            self.gauges.set(self.totals());
+            self.positions.set(self.totals());
             self.send_exit_notice();
         }
     }
@@ -177,7 +177,7 @@ impl TerminalRelay {
                 self.read_last();
                 self.exit = self.exit.or(Some(ExitStatus::Unknown));
                 self.buffer = Vec::new();
-                // The lease task may have ended; the gauges contain the totals too.
+                // The lease task may have ended; the positions contain the totals too.
                 let _ = answer.send(self.totals());
             }
             RelayCmd::Ping(done) => drop(done.send(())),
