@@ -51,7 +51,7 @@ impl ContainmentLevels {
         let wrappers = WrapperRoot::prepare(dir, wrapper)?;
         let (sys, abilities, subtree) = ground::probe(config, dir, &wrappers)?;
         if let Some(tree) = sys.groups() {
-            tree.give_back(&subtree);
+            tree.remove_subtree(&subtree);
         }
         let chosen = select_level(&abilities, config.rung);
         let unlimited = |rung| ground::limits_without_effect(&sys, (rung, &subtree), &abilities, config);
