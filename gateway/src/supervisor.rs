@@ -468,7 +468,7 @@ impl Shared {
 /// Builds the message of a request: modifying requests carry the gateway's epoch.
 const fn message(epoch: Option<u64>, id: u64, body: Request) -> ToSupervisor {
     match epoch {
-        Some(epoch) if body.acts() => ToSupervisor::Act { id, epoch, body },
+        Some(epoch) if body.changes_lease() => ToSupervisor::Act { id, epoch, body },
         Some(_) | None => ToSupervisor::Request { id, body },
     }
 }

@@ -1,6 +1,6 @@
 //! Output of commands: the only module that writes to standard output and standard error.
 
-use super::table::Look;
+use super::table::TableFormat;
 use super::text;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -45,8 +45,8 @@ impl Output {
     }
 
     /// Returns the format options for tables.
-    pub(super) const fn look(&self) -> Look {
-        Look { width: self.width, headers: true, colour: self.colour }
+    pub(super) const fn look(&self) -> TableFormat {
+        TableFormat { width: self.width, headers: true, colour: self.colour }
     }
 
     /// Writes a result for programs: one line of JSON in the envelope.

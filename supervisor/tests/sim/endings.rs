@@ -415,7 +415,7 @@ async fn strays_are_killed_and_collected_and_nobody_else() {
     let mut s = Stage::new().await;
     let id = s.spawn().await;
     let tree = s.grow(id);
-    let look = |s: &Stage| strays::look(&s.context, s.sys.as_ref());
+    let look = |s: &Stage| strays::reap_orphans(&s.context, s.sys.as_ref());
     look(&s);
     assert!(s.untouched(&tree), "a child that is held is no stray");
     // A daemon of a tree that has lost its wrapper, hidden behind nothing and nobody's marker.

@@ -3,7 +3,7 @@
 use crate::kernel::{EARLIER, ME};
 use crate::stage::{Stage, Tree, WALL_MS};
 use acp_shared::protocol::LeaseState::{Closed, Closing, Lost, Open, Reserved};
-use acp_supervisor::core::retain::{Rest, WALL_SETTLES_MS};
+use acp_supervisor::core::retain::{LostFinding, WALL_SETTLES_MS};
 use acp_supervisor::sys::Signal;
 
 const DAY_MS: u64 = 24 * 3_600 * 1_000;
@@ -27,7 +27,7 @@ async fn c63_s_a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_t
         assert_eq!((s.state(&tree), s.sent()), (want, vec![]), "{state}");
         s.rewrite(&tree, |l| l.ended_at_ms = Some(WALL_MS)).await;
         s.look_at_lost().await;
-        let proved = matches!(s.rests.get(&tree.lease), Some(Rest::Gone(_)));
+        let proved = matches!(s.lost_findings.get(&tree.lease), Some(LostFinding::Gone(_)));
         assert_eq!(proved, want == Lost, "{state}");
         for after_ms in [0, DAY_MS, KEEP_MS] {
             s.forget_after(after_ms, 0).await;
@@ -116,7 +116,11 @@ async fn h23_s_a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
             s.kernel().edit(pid, |t| t.tree = None);
         }
         s.look_at_lost().await;
-        assert!(matches!(s.rests.get(&tree.lease), Some(Rest::Unproved(_))), "{name}: {:?}", s.rests);
+        assert!(
+            matches!(s.lost_findings.get(&tree.lease), Some(LostFinding::Unproved(_))),
+            "{name}: {:?}",
+            s.lost_findings
+        );
         assert!(s.untouched(&tree), "{name}");
         s.forget_after(100 * KEEP_MS, 0).await;
         assert_eq!((s.leases.len(), s.state(&tree)), (1, Lost), "{name}");
@@ -133,7 +137,11 @@ async fn c03_s_a_process_that_does_not_prove_to_be_ours_is_no_proof_that_ours_is
     }
     s.kernel().ours.clear();
     s.look_at_lost().await;
-    assert!(matches!(s.rests.get(&tree.lease), Some(Rest::Unproved(_))), "{:?}", s.rests);
+    assert!(
+        matches!(s.lost_findings.get(&tree.lease), Some(LostFinding::Unproved(_))),
+        "{:?}",
+        s.lost_findings
+    );
     assert!(s.untouched(&tree));
     s.forget_after(100 * KEEP_MS, 0).await;
     assert_eq!(s.leases.len(), 1);

@@ -3,10 +3,10 @@
 use crate::kernel::{EARLIER, ME};
 use crate::stage::{Stage, Tree};
 use acp_shared::protocol::LeaseState::{Closed, Lost, Open};
-use acp_supervisor::core::lease::{NsInit, ProcessRecord, Scope};
+use acp_supervisor::core::lease::{NsInit, PidScope, ProcessRecord};
 
 /// Reaps a lease that was recorded in another scope, with a tree here that only looks like its own.
-async fn reaped_from(change: impl Fn(&mut Scope), inode: bool) -> (Stage, Tree) {
+async fn reaped_from(change: impl Fn(&mut PidScope), inode: bool) -> (Stage, Tree) {
     let mut s = Stage::on(|k| k.abilities.pidfs_inode = inode).await;
     let tree = s.orphan(Open).await;
     s.kernel().ours.clear();
@@ -39,10 +39,10 @@ async fn c11_s_a_lease_of_another_pid_namespace_is_lost_and_nothing_signalled() 
 
 #[tokio::test(start_paused = true)]
 async fn c12_s_a_reused_namespace_number_is_told_by_its_first_process() {
-    let inode = |scope: &mut Scope| scope.init.inode = scope.init.inode.map(|i| i - 1);
+    let inode = |scope: &mut PidScope| scope.init.inode = scope.init.inode.map(|i| i - 1);
     let (s, tree) = reaped_from(inode, true).await;
     assert_eq!(s.state(&tree), Lost);
-    let ticks = |scope: &mut Scope| scope.init = NsInit { start_ticks: Some(5), inode: None };
+    let ticks = |scope: &mut PidScope| scope.init = NsInit { start_ticks: Some(5), inode: None };
     let (s, tree) = reaped_from(ticks, false).await;
     assert_eq!(s.state(&tree), Lost);
 }

@@ -16,7 +16,7 @@ async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
     // What the supervisor no longer waits for is collected by its look for strays.
     for _ in 0..50 {
         s.pass(10).await;
-        strays::look(&s.context, s.sys.as_ref());
+        strays::reap_orphans(&s.context, s.sys.as_ref());
     }
     assert!(s.kernel().alive(id).is_empty());
     assert_eq!(s.kernel().execs, 0, "the adapter was never let go");
@@ -178,11 +178,11 @@ async fn c36_c68_s_the_dead_of_failed_starts_are_collected_without_the_part_of_a
     assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed);
     for _ in 0..50 {
         s.pass(10).await;
-        strays::look(&s.context, s.sys.as_ref());
+        strays::reap_orphans(&s.context, s.sys.as_ref());
     }
     assert!(s.kernel().runs(other), "it is not ours");
     s.kernel().exit(other, acp_shared::launch::ExitStatus::Exited(0));
-    strays::look(&s.context, s.sys.as_ref());
+    strays::reap_orphans(&s.context, s.sys.as_ref());
     nothing_is_left(&mut s, id).await;
 }
 
@@ -204,9 +204,9 @@ async fn c68_s_a_start_that_hangs_holds_up_nobody_else() {
     let context = Arc::clone(&s.context);
     let (done, said) = sync_channel(1);
     let others = std::thread::spawn(move || {
-        context.keep_child(7_778);
-        context.forget_child(7_778);
-        done.send((context.has_children(), context.strays())).unwrap();
+        context.track_child(7_778);
+        context.release_child(7_778);
+        done.send((context.has_children(), context.orphans())).unwrap();
     });
     let said = said.recv_timeout(Duration::from_secs(20));
     drop(release);
@@ -214,7 +214,7 @@ async fn c68_s_a_start_that_hangs_holds_up_nobody_else() {
     others.join().unwrap();
     assert_eq!(hangs.join().unwrap().unwrap(), 7_777);
     assert!(s.context.children.lock().unwrap().held.contains(&7_777));
-    s.context.forget_child(7_777);
+    s.context.release_child(7_777);
 }
 
 #[tokio::test(start_paused = true)]

@@ -123,7 +123,7 @@ async fn c23_a07_s_the_right_marker_is_by_contract_in_the_tree() {
 #[tokio::test(start_paused = true)]
 async fn c25_s_without_pidfds_the_ladder_drops_and_proc_handles_do() {
     let mut s = Stage::on(|k| (k.abilities.pidfd, k.abilities.pidfs_inode) = (false, false)).await;
-    assert_eq!(s.context.holding.rung.as_str(), "R3");
+    assert_eq!(s.context.containment.rung.as_str(), "R3");
     let tree = s.orphan(Open).await;
     s.harden(&tree);
     s.reap().await;
