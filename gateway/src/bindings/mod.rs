@@ -14,9 +14,9 @@ pub(crate) use error::BindingError;
 pub(crate) use router::BoundDeliveryRouter;
 
 use crate::channel::Channels;
-use crate::core::binding::{Placement, Stale, renewed, unmade};
-use crate::core::policy::BindingWindows;
-use crate::core::route::Target;
+use crate::core::binding::{Placement, StaleReason, renewed, unmade};
+use crate::core::policy::BindingTimeouts;
+use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
 use crate::core::session::SessionState;
 use crate::metrics::Metrics;
@@ -38,7 +38,7 @@ pub(crate) struct BindRequest {
     /// Author of the request.
     pub(crate) by: String,
     /// Timeouts of the binding; overridden by those of a replaced binding, if any (D5).
-    pub(crate) windows: BindingWindows,
+    pub(crate) windows: BindingTimeouts,
     /// Metadata of a static binding ([`Made::metadata`](crate::core::configured::Made::metadata)), `None` for
     /// a user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.
     pub(crate) made: Option<String>,
@@ -157,7 +157,7 @@ impl SessionBindingService {
     pub(crate) async fn resolve_by_conversation(
         &self,
         at: &ConversationRef,
-    ) -> Result<Option<(BindingRow, Target)>, BindingError> {
+    ) -> Result<Option<(BindingRow, BoundSession)>, BindingError> {
         Ok(resolve_by_conversation(&self.store, at).await?)
     }
 
@@ -228,8 +228,8 @@ impl SessionBindingService {
     pub(crate) async fn remove_stale(
         &self,
         binding: &BindingRow,
-        also: impl FnOnce(&Tx<'_>, Stale) -> Result<(), StoreError> + Send + 'static,
-    ) -> Result<Option<Stale>, BindingError> {
+        also: impl FnOnce(&Tx<'_>, StaleReason) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<Option<StaleReason>, BindingError> {
         let id = binding.binding_id;
         let remove = move |tx: &Tx<'_>| {
             let removed = bindings::end_stale(tx, id)?;
@@ -257,7 +257,7 @@ impl SessionBindingService {
 pub(crate) async fn resolve_by_conversation(
     store: &Store,
     at: &ConversationRef,
-) -> Result<Option<(BindingRow, Target)>, StoreError> {
+) -> Result<Option<(BindingRow, BoundSession)>, StoreError> {
     let at = at.clone();
     let read = store.read("binding_of_conversation", move |db| {
         let Some(binding) = bindings::of_conversation(db, &at)? else { return Ok(None) };
@@ -272,7 +272,7 @@ pub(crate) fn new_binding(
     conversation: ConversationRef,
     session: &SessionKey,
     by: &str,
-    windows: BindingWindows,
+    windows: BindingTimeouts,
     now_ms: u64,
 ) -> BindingRow {
     BindingRow {

@@ -3,9 +3,9 @@
 
 use super::{Asked, Commands, options, permissions};
 use crate::api::{AgentView, StatusView};
-use crate::core::command::gate::Standing;
+use crate::core::command::gate::RequesterRole;
 use crate::core::paths::hide_paths;
-use crate::core::policy::Policy;
+use crate::core::policy::EffectivePolicy;
 use crate::core::project::unmarked;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::run::RunState;
@@ -33,7 +33,7 @@ const ABILITIES_MAX: usize = 16;
 impl Commands {
     /// Returns the open sessions that the person may see, last used first.
     async fn visible(&self, asked: Asked<'_>) -> Result<Vec<SessionRow>, Failure> {
-        if asked.by.standing == Standing::Operator {
+        if asked.by.standing == RequesterRole::Operator {
             return self.service.sessions(false, u32::try_from(LIST_MAX).unwrap_or(u32::MAX)).await;
         }
         let mut own = Vec::new();
@@ -251,7 +251,7 @@ fn agents_text(
     text
 }
 
-fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> String {
+fn doctor_text(status: &StatusView, around: &Circumstances, policy: &EffectivePolicy) -> String {
     let mut checks: Vec<(bool, String)> = Vec::new();
     let mut next: Vec<&str> = Vec::new();
     let mut check = |ok: bool, text: String, step: &'static str| {
@@ -320,7 +320,7 @@ fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> 
     text
 }
 
-fn install_text(status: &StatusView, views: &[AgentView], policy: &Policy) -> String {
+fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePolicy) -> String {
     let wanted = &policy.backend.value;
     let is_there = status.backends.iter().any(|backend| backend.id == *wanted);
     let mut steps = Vec::new();

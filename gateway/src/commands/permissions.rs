@@ -1,10 +1,10 @@
 //! Commands that list and answer permission requests.
 
 use super::{Asked, Commands, Meant, usage};
-use crate::core::command::{AnswerArgs, Verdict};
-use crate::core::link::{PermissionOption, Wanted};
+use crate::core::command::{AnswerArgs, PermissionChoice};
+use crate::core::link::{AgentRequestKind, PermissionOption};
 use crate::core::permission::{NOT_PENDING, kind_note, named, short_id};
-use crate::core::project::actions::{About, settled_line};
+use crate::core::project::actions::{ButtonSubject, settled_line};
 use crate::core::project::{quoted, unmarked};
 use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
 use crate::error::Failure;
@@ -57,7 +57,8 @@ impl Commands {
             }
         };
         let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
-        let (at, about) = (asked.inbound.conversation.clone(), About::Permission(row.permission_id()));
+        let (at, about) =
+            (asked.inbound.conversation.clone(), ButtonSubject::Permission(row.permission_id()));
         let is_kept = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
         // The request may not be sent yet. In channels without edits a later notice shows the result.
         let is_told = || self.router.never_changes(&asked.inbound.conversation);
@@ -100,14 +101,14 @@ impl Commands {
 /// The options of a permission request.
 fn options_of(row: &PermissionRow) -> &[PermissionOption] {
     match &row.ask.what {
-        Wanted::Permission { options, .. } => options,
+        AgentRequestKind::Permission { options, .. } => options,
         _ => &[],
     }
 }
 
 fn title_of(row: &PermissionRow) -> &str {
     match &row.ask.what {
-        Wanted::Permission { title, .. } => title,
+        AgentRequestKind::Permission { title, .. } => title,
         _ => &row.ask.method,
     }
 }
@@ -161,17 +162,17 @@ fn pick_permission<'a>(
 /// Finds the requested option.
 fn pick_option<'a>(
     options: &'a [PermissionOption],
-    verdict: &Verdict,
+    verdict: &PermissionChoice,
     is_markdown: bool,
 ) -> Result<&'a PermissionOption, String> {
     let of_kind = |kinds: [&str; 2]| {
         kinds.into_iter().find_map(|kind| options.iter().find(|option| option.kind == kind))
     };
     let found = match verdict {
-        Verdict::Allow => of_kind(["allow_once", "allow_always"]),
-        Verdict::Deny => of_kind(["reject_once", "reject_always"]),
+        PermissionChoice::Allow => of_kind(["allow_once", "allow_always"]),
+        PermissionChoice::Deny => of_kind(["reject_once", "reject_always"]),
         // A number is a position, as in lists and on buttons, even if an option's id looks like one.
-        Verdict::Option(wanted) => {
+        PermissionChoice::Option(wanted) => {
             let position =
                 wanted.parse::<usize>().ok().and_then(|number| options.get(number.checked_sub(1)?));
             position.or_else(|| options.iter().find(|option| option.id == *wanted))

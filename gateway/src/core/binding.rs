@@ -3,7 +3,7 @@
 //!
 //! Source: seed 003 "Core service contract", `openclaw.md` §3 and D1, D4, D5, D10; design rule H13.
 
-use crate::core::route::Target;
+use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::sanitize;
 use crate::core::session::SessionState;
@@ -68,20 +68,20 @@ pub(crate) fn unmade(parent: &ConversationRef, binding_id: BindingId) -> Convers
 
 /// Reason why a binding is stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stale {
+pub(crate) enum StaleReason {
     /// The session does not exist.
     SessionMissing,
     /// The session is closed.
     SessionClosed,
 }
 
-impl Stale {
+impl StaleReason {
     /// Returns the reason why a binding to this session is stale. A session in `error` is still usable.
-    pub(crate) const fn of(target: Target) -> Option<Self> {
+    pub(crate) const fn of(target: BoundSession) -> Option<Self> {
         match target {
-            Target::Missing => Some(Self::SessionMissing),
-            Target::Known(SessionState::Closed) => Some(Self::SessionClosed),
-            Target::Known(_) => None,
+            BoundSession::Missing => Some(Self::SessionMissing),
+            BoundSession::Known(SessionState::Closed) => Some(Self::SessionClosed),
+            BoundSession::Known(_) => None,
         }
     }
 
@@ -121,25 +121,25 @@ impl Stale {
 
 /// Action at start for a binding that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtStart {
+pub(crate) enum StartupAction {
     /// Keep the binding.
     Keep,
     /// End the stale binding.
-    End(Stale),
+    End(StaleReason),
     /// Create the missing conversation of the binding (H13).
     Finish,
 }
 
 /// Returns the action for a binding at start (D10). A binding is kept if the session could not be read
 /// (`None`), or if a stale session has unfinished runs, which a person must look at first.
-pub(crate) fn at_start(status: BindingStatus, target: Option<Target>, runs_due: u64) -> AtStart {
-    let Some(target) = target else { return AtStart::Keep };
-    match (Stale::of(target), status) {
-        (_, BindingStatus::Ended) => AtStart::Keep,
-        (Some(stale), _) if runs_due == 0 => AtStart::End(stale),
-        (Some(_), _) => AtStart::Keep,
-        (None, BindingStatus::Pending) => AtStart::Finish,
-        (None, BindingStatus::Active | BindingStatus::Parked | BindingStatus::Ending) => AtStart::Keep,
+pub(crate) fn at_start(status: BindingStatus, target: Option<BoundSession>, runs_due: u64) -> StartupAction {
+    let Some(target) = target else { return StartupAction::Keep };
+    match (StaleReason::of(target), status) {
+        (_, BindingStatus::Ended) => StartupAction::Keep,
+        (Some(stale), _) if runs_due == 0 => StartupAction::End(stale),
+        (Some(_), _) => StartupAction::Keep,
+        (None, BindingStatus::Pending) => StartupAction::Finish,
+        (None, BindingStatus::Active | BindingStatus::Parked | BindingStatus::Ending) => StartupAction::Keep,
     }
 }
 
@@ -152,14 +152,14 @@ pub(crate) fn renewed(new: BindingRow, before: &BindingRow) -> BindingRow {
 
 /// Timeout of a binding that a person can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Window {
+pub(crate) enum BindingTimeout {
     /// Maximum time without activity.
     Idle,
     /// Maximum age.
     MaxAge,
 }
 
-impl Window {
+impl BindingTimeout {
     /// Returns the name used in commands.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -172,18 +172,18 @@ impl Window {
 /// Returns the binding with a changed timeout, which restarts now (D4). `None` turns the timeout off.
 pub(crate) fn with_window(
     binding: BindingRow,
-    window: Window,
+    window: BindingTimeout,
     window_ms: Option<u64>,
     now_ms: u64,
 ) -> BindingRow {
     let window_ms = window_ms.filter(|ms| *ms > 0);
     match window {
-        Window::Idle => BindingRow {
+        BindingTimeout::Idle => BindingRow {
             idle_ms: window_ms,
             last_activity_at_ms: binding.last_activity_at_ms.max(now_ms),
             ..binding
         },
-        Window::MaxAge => {
+        BindingTimeout::MaxAge => {
             BindingRow { max_age_ms: window_ms, bound_at_ms: binding.bound_at_ms.max(now_ms), ..binding }
         }
     }

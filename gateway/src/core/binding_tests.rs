@@ -77,16 +77,16 @@ fn a_binding_goes_where_the_channel_can() {
 #[test]
 fn d10_a_start_over_the_whole_space() {
     let mut table = String::new();
-    let mut targets = vec![None, Some(Target::Missing)];
-    targets.extend(SessionState::ALL.map(|state| Some(Target::Known(state))));
+    let mut targets = vec![None, Some(BoundSession::Missing)];
+    targets.extend(SessionState::ALL.map(|state| Some(BoundSession::Known(state))));
     for status in [BindingStatus::Pending, BindingStatus::Active, BindingStatus::Ending, BindingStatus::Ended]
     {
         for target in &targets {
             let does = [0, 1].map(|runs| format!("{:?}", at_start(status, *target, runs)));
             let what = match target {
                 None => "unreadable".to_owned(),
-                Some(Target::Missing) => "missing".to_owned(),
-                Some(Target::Known(state)) => state.as_str().to_owned(),
+                Some(BoundSession::Missing) => "missing".to_owned(),
+                Some(BoundSession::Known(state)) => state.as_str().to_owned(),
             };
             table.push_str(&format!("{status:?} {what}: {}\n", does.join(" | ")));
         }
@@ -156,16 +156,16 @@ fn d01_a_conversation_is_told_who_works_there_and_for_how_long() {
 #[test]
 fn d04_a_window_that_is_set_begins_now() {
     let before = BindingRow { bound_at_ms: 10, last_activity_at_ms: 20, ..row(Some(1), Some(2)) };
-    let idle = with_window(before.clone(), Window::Idle, Some(500), 100);
+    let idle = with_window(before.clone(), BindingTimeout::Idle, Some(500), 100);
     assert_eq!(idle, BindingRow { idle_ms: Some(500), last_activity_at_ms: 100, ..before.clone() });
-    let age = with_window(before.clone(), Window::MaxAge, Some(500), 100);
+    let age = with_window(before.clone(), BindingTimeout::MaxAge, Some(500), 100);
     assert_eq!(age, BindingRow { max_age_ms: Some(500), bound_at_ms: 100, ..before.clone() });
     for off in [None, Some(0)] {
-        assert_eq!(with_window(before.clone(), Window::Idle, off, 100).idle_ms, None);
-        assert_eq!(with_window(before.clone(), Window::MaxAge, off, 100).max_age_ms, None);
+        assert_eq!(with_window(before.clone(), BindingTimeout::Idle, off, 100).idle_ms, None);
+        assert_eq!(with_window(before.clone(), BindingTimeout::MaxAge, off, 100).max_age_ms, None);
     }
     // A clock that was set back takes no time away.
-    assert_eq!(with_window(before.clone(), Window::Idle, Some(1), 5).last_activity_at_ms, 20);
+    assert_eq!(with_window(before.clone(), BindingTimeout::Idle, Some(1), 5).last_activity_at_ms, 20);
 }
 
 #[test]
@@ -179,9 +179,10 @@ fn d05_a_rebind_keeps_the_windows() {
 #[test]
 fn b01_a_stale_binding_is_said_with_its_code_and_what_to_do() {
     let row = row(None, None);
-    for (stale, what) in
-        [(Stale::SessionMissing, "which does not exist any more"), (Stale::SessionClosed, "which is closed")]
-    {
+    for (stale, what) in [
+        (StaleReason::SessionMissing, "which does not exist any more"),
+        (StaleReason::SessionClosed, "which is closed"),
+    ] {
         for (removed, next) in [(false, "Say /unfocus"), (true, "the binding was removed")] {
             let failure = stale.failure(&row, removed);
             assert_eq!(failure.code, Code::StaleBinding);

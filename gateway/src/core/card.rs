@@ -12,9 +12,9 @@
 //! repeated. Source: openclaw "live" delivery and C1, C7.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::policy::{LIVE_COALESCE_MS_MIN, Stream};
-use crate::core::project::{Body, Style};
-use crate::core::split::{self, Limit, tail};
+use crate::core::policy::{LIVE_COALESCE_MS_MIN, StreamPolicy};
+use crate::core::project::{RunOutput, Style};
+use crate::core::split::{self, MessageLimit, tail};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -33,16 +33,16 @@ const RETRY_LAST_MS: u64 = 30_000;
 
 /// Update rate of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct UpdateRate {
     /// Pause in the output after which pending text is shown, in milliseconds.
     pub(crate) idle_ms: u64,
     /// Minimum interval between two updates, in milliseconds.
     pub(crate) interval_ms: u64,
 }
 
-impl Pace {
+impl UpdateRate {
     /// Returns the configured rate.
-    pub(crate) const fn of(stream: &Stream) -> Self {
+    pub(crate) const fn of(stream: &StreamPolicy) -> Self {
         Self { idle_ms: stream.coalesce_idle_ms.value, interval_ms: stream.min_interval_ms.value }
     }
 
@@ -56,7 +56,7 @@ impl Pace {
 
 /// Operation on the message of a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum CardUpdate {
     /// Send a new message.
     Post {
         /// Number of the message within the run, from 0. A repeated send keeps the number, and thereby the
@@ -74,28 +74,28 @@ pub(crate) enum Act {
     },
 }
 
-/// Outcome of an [`Act`].
+/// Outcome of an [`CardUpdate`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum CardUpdateResult {
     /// The text is shown.
     Shown {
         /// Id of the message in the channel.
         message_id: String,
     },
     /// Failed or uncertain. Retried later.
-    Later {
+    Retry {
         /// Delay before the retry in milliseconds, if the channel names one.
         after_ms: Option<u64>,
     },
     /// The message no longer exists.
     Gone,
     /// The channel rejects the operation permanently.
-    Never,
+    Rejected,
 }
 
 /// State of a run's messages, stored for a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct CardRecord {
     /// Id of the message to edit, given by the channel; `None` before a confirmed send.
     pub(crate) message_id: Option<String>,
     /// Number of the next message.
@@ -108,7 +108,7 @@ pub(crate) struct Known {
 
 /// Content of an unconfirmed send or edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Flight {
+struct PendingUpdate {
     /// Bytes of the body covered by the content, on the scale of `Card::grown`.
     upto: u64,
     status: String,
@@ -122,11 +122,11 @@ struct Flight {
 /// Status card of one run in one conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Card {
-    body: Body,
-    limit: Limit,
-    pace: Pace,
+    body: RunOutput,
+    limit: MessageLimit,
+    pace: UpdateRate,
     can_edit: bool,
-    known: Known,
+    known: CardRecord,
     /// Total number of bytes added to the body; `shown` of them are visible.
     grown: u64,
     shown: u64,
@@ -135,7 +135,7 @@ pub(crate) struct Card {
     /// Lines not sent yet, in a channel without edits. `through` is the last journal row read.
     lines: Vec<String>,
     through: u64,
-    flight: Option<Flight>,
+    flight: Option<PendingUpdate>,
     /// Time of the last text or line that is not shown yet.
     text_at: Option<u64>,
     /// Time at which the status line began to differ from the shown one.
@@ -155,17 +155,28 @@ pub(crate) struct Card {
 
 impl Card {
     /// Creates the card of a run. `now` is in milliseconds; `can_edit`: the channel can edit messages.
-    pub(crate) fn new(style: Style, pace: Pace, can_edit: bool, known: Option<Known>, now: u64) -> Self {
+    pub(crate) fn new(
+        style: Style,
+        pace: UpdateRate,
+        can_edit: bool,
+        known: Option<CardRecord>,
+        now: u64,
+    ) -> Self {
         let limit = style.limit;
         // State without a message id was stored before a send: neither outcome nor text is known.
         let is_post_unsure = can_edit && known.as_ref().is_some_and(|known| known.message_id.is_none());
         Self {
             // No limit on the output: the card shows the end of the text.
-            body: Body::new(Style { output_chars_max: usize::MAX, ..style }),
+            body: RunOutput::new(Style { output_chars_max: usize::MAX, ..style }),
             limit,
             pace,
             can_edit,
-            known: known.unwrap_or(Known { message_id: None, number: 0, through: 0, posted_at_ms: None }),
+            known: known.unwrap_or(CardRecord {
+                message_id: None,
+                number: 0,
+                through: 0,
+                posted_at_ms: None,
+            }),
             grown: 0,
             shown: 0,
             status_shown: String::new(),
@@ -186,12 +197,12 @@ impl Card {
     }
 
     /// Changes the update rate.
-    pub(crate) const fn set_pace(&mut self, pace: Pace) {
+    pub(crate) const fn set_pace(&mut self, pace: UpdateRate) {
         self.pace = pace;
     }
 
     /// Returns the state to store for a restart.
-    pub(crate) const fn known(&self) -> &Known {
+    pub(crate) const fn known(&self) -> &CardRecord {
         &self.known
     }
 
@@ -261,7 +272,7 @@ impl Card {
     }
 
     /// Returns the operation that is due. The outcome must be passed to [`Card::came`] before the next one.
-    pub(crate) fn act(&mut self, now: u64) -> Option<Act> {
+    pub(crate) fn act(&mut self, now: u64) -> Option<CardUpdate> {
         if self.due_at()? > now {
             return None;
         }
@@ -272,18 +283,18 @@ impl Card {
         }
         let text = flight.text.clone();
         let act = match self.known.message_id.clone().filter(|_| self.can_edit) {
-            Some(message_id) => Act::Edit { message_id, text },
-            None => Act::Post { number: self.known.number, text },
+            Some(message_id) => CardUpdate::Edit { message_id, text },
+            None => CardUpdate::Post { number: self.known.number, text },
         };
-        self.flight = Some(Flight { is_post: matches!(act, Act::Post { .. }), ..flight });
+        self.flight = Some(PendingUpdate { is_post: matches!(act, CardUpdate::Post { .. }), ..flight });
         Some(act)
     }
 
-    /// Handles the outcome of the last [`Act`].
-    pub(crate) fn came(&mut self, now: u64, came: Came) {
+    /// Handles the outcome of the last [`CardUpdate`].
+    pub(crate) fn came(&mut self, now: u64, came: CardUpdateResult) {
         let Some(flight) = self.flight.take() else { return };
         match came {
-            Came::Shown { message_id } => {
+            CardUpdateResult::Shown { message_id } => {
                 if self.can_edit {
                     self.known.message_id = Some(message_id);
                 } else {
@@ -300,19 +311,19 @@ impl Card {
                 }
                 self.failures = 0;
             }
-            Came::Later { after_ms } => {
+            CardUpdateResult::Retry { after_ms } => {
                 self.is_post_unsure |= flight.is_post;
                 let wait_ms = self.pace.interval_ms.max(250) << self.failures.min(10);
                 self.not_before = now.saturating_add(after_ms.unwrap_or(wait_ms.min(RETRY_LAST_MS)));
                 self.failures += 1;
             }
-            Came::Gone => {
+            CardUpdateResult::Gone => {
                 self.begin_anew();
                 self.lost += 1;
                 self.is_off = self.lost >= CARDS_MAX;
                 self.not_before = now.saturating_add(self.pace.interval_ms);
             }
-            Came::Never => self.is_off = true,
+            CardUpdateResult::Rejected => self.is_off = true,
         }
     }
 
@@ -323,7 +334,7 @@ impl Card {
 
     /// Moves the card to a new message if the present one is older than `edits_until_ms`, the age limit for
     /// edits. Returns the last edit of the old message.
-    pub(crate) fn rotate(&mut self, now_ms: u64, edits_until_ms: Option<u64>) -> Option<Act> {
+    pub(crate) fn rotate(&mut self, now_ms: u64, edits_until_ms: Option<u64>) -> Option<CardUpdate> {
         let age_ms = now_ms.saturating_sub(self.known.posted_at_ms?);
         if self.flight.is_some() || self.is_over() || age_ms < edits_until_ms? {
             return None;
@@ -331,7 +342,7 @@ impl Card {
         let message_id = self.known.message_id.clone().filter(|_| self.can_edit)?;
         self.begin_anew();
         let text = self.with_tools("This goes on below");
-        Some(Act::Edit { message_id, text: first(&text, self.limit) })
+        Some(CardUpdate::Edit { message_id, text: first(&text, self.limit) })
     }
 
     fn begin_anew(&mut self) {
@@ -348,13 +359,13 @@ impl Card {
     }
 
     /// Returns the last edit of the card, after the run ended and the answer was sent.
-    pub(crate) fn fold(&self) -> Option<Act> {
+    pub(crate) fn fold(&self) -> Option<CardUpdate> {
         let message_id = self.known.message_id.clone().filter(|_| self.can_edit)?;
         let text = self.with_tools(self.ending.unwrap_or("Not followed any more"));
-        Some(Act::Edit { message_id, text: first(&text, self.limit) })
+        Some(CardUpdate::Edit { message_id, text: first(&text, self.limit) })
     }
 
-    fn is_shown(&mut self, now: u64, flight: &Flight) {
+    fn is_shown(&mut self, now: u64, flight: &PendingUpdate) {
         self.shown = flight.upto;
         self.status_shown.clone_from(&flight.status);
         self.text_shown.clone_from(&flight.text);
@@ -367,7 +378,7 @@ impl Card {
     }
 
     /// Renders the card with all text that may be shown now.
-    fn rendered(&self, now: u64) -> Flight {
+    fn rendered(&self, now: u64) -> PendingUpdate {
         let text = self.body.text();
         let is_idle = self.text_at.is_some_and(|at| now >= at.saturating_add(self.pace.idle_ms));
         let idle_end = if is_idle { self.idle_end() } else { None };
@@ -382,7 +393,7 @@ impl Card {
             None => first(&status, self.limit),
         };
         let held = (text.len() - end) as u64;
-        Flight {
+        PendingUpdate {
             upto: self.grown - held,
             status,
             text: whole,
@@ -393,8 +404,8 @@ impl Card {
     }
 
     /// Renders the lines not sent yet.
-    fn listed(&self) -> Flight {
-        Flight {
+    fn listed(&self) -> PendingUpdate {
+        PendingUpdate {
             upto: self.grown,
             status: String::new(),
             text: tail(&self.lines.join("\n"), self.limit),
@@ -466,7 +477,7 @@ fn last_space(text: &str) -> Option<usize> {
 }
 
 /// Returns the start of `text` that fits into one message.
-fn first(text: &str, limit: Limit) -> String {
+fn first(text: &str, limit: MessageLimit) -> String {
     split::first(text, limit).unwrap_or_default()
 }
 

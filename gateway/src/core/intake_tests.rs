@@ -60,7 +60,7 @@ fn halves_at_the_ends_of_a_string_are_known() {
     let source = r#"{"t":"\ude00 a \ud83d","u":"\ud83d","v":"\\ud83d"}"#;
     let line = AgentLine::repair(source.as_bytes());
     let literal = |name: &str| {
-        let members = crate::core::jsonrpc::Members::parse(line.text()).unwrap();
+        let members = crate::core::jsonrpc::ObjectMembers::parse(line.text()).unwrap();
         members.get(name).unwrap()
     };
     assert_eq!(line.leading_half(literal("t")), Some(0xde00));

@@ -3,7 +3,7 @@
 
 use crate::core::agent_settings::MODEL_OPTION;
 use crate::core::host::Grants;
-use crate::core::link::SetOption;
+use crate::core::link::OptionChange;
 use crate::core::rows::{NonInteractive, PermissionMode, SessionOptions};
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -130,22 +130,22 @@ impl Setting {
     }
 
     /// Returns the setting for a change of an agent's option.
-    fn of_agent(option: &SetOption) -> Self {
+    fn of_agent(option: &OptionChange) -> Self {
         match option.clone() {
-            SetOption::Mode(mode) => Self::Mode(mode),
-            SetOption::Config { id, value } if id == MODEL_OPTION => Self::Model(value),
-            SetOption::Config { id, value } => Self::Config { id, value },
+            OptionChange::Mode(mode) => Self::Mode(mode),
+            OptionChange::Config { id, value } if id == MODEL_OPTION => Self::Model(value),
+            OptionChange::Config { id, value } => Self::Config { id, value },
         }
     }
 
     /// Returns the change to send to a running agent; `None` if the agent needs no message.
-    pub(crate) fn for_agent(&self) -> Option<SetOption> {
+    pub(crate) fn for_agent(&self) -> Option<OptionChange> {
         match self {
-            Self::Mode(mode) => Some(SetOption::Mode(mode.clone())),
+            Self::Mode(mode) => Some(OptionChange::Mode(mode.clone())),
             Self::Model(model) => {
-                Some(SetOption::Config { id: MODEL_OPTION.to_owned(), value: model.clone() })
+                Some(OptionChange::Config { id: MODEL_OPTION.to_owned(), value: model.clone() })
             }
-            Self::Config { id, value } => Some(SetOption::Config { id: id.clone(), value: value.clone() }),
+            Self::Config { id, value } => Some(OptionChange::Config { id: id.clone(), value: value.clone() }),
             Self::Cwd(_)
             | Self::Permission(_)
             | Self::NonInteractive(_)
@@ -193,13 +193,13 @@ impl SessionOptions {
     }
 
     /// Stores a change that the agent accepted.
-    pub(crate) fn keep(&mut self, option: &SetOption) {
+    pub(crate) fn keep(&mut self, option: &OptionChange) {
         let (permission, non_interactive) = (self.permission, self.non_interactive);
         self.take(&Setting::of_agent(option), (permission, non_interactive));
     }
 
     /// Removes a change that the agent refused.
-    pub(crate) fn drop_refused(&mut self, option: &SetOption) {
+    pub(crate) fn drop_refused(&mut self, option: &OptionChange) {
         match Setting::of_agent(option) {
             Setting::Mode(mode) if self.mode_id.as_ref() == Some(&mode) => self.mode_id = None,
             Setting::Model(model) if self.model.as_ref() == Some(&model) => self.model = None,
@@ -320,9 +320,9 @@ mod tests {
 
     #[test]
     fn changes_are_kept_when_taken_and_forgotten_when_refused() {
-        let effort = |value: &str| SetOption::Config { id: "effort".to_owned(), value: value.to_owned() };
-        let model = SetOption::Config { id: "model".to_owned(), value: "big".to_owned() };
-        let mode = SetOption::Mode("plan".to_owned());
+        let effort = |value: &str| OptionChange::Config { id: "effort".to_owned(), value: value.to_owned() };
+        let model = OptionChange::Config { id: "model".to_owned(), value: "big".to_owned() };
+        let mode = OptionChange::Mode("plan".to_owned());
         let mut now = options();
         for change in [&mode, &model, &effort("low")] {
             now.keep(change);
@@ -330,7 +330,7 @@ mod tests {
         let kept = (now.mode_id.as_deref(), now.model.as_deref(), now.config.len());
         assert_eq!(kept, (Some("plan"), Some("big"), 1));
         now.drop_refused(&effort("high"));
-        now.drop_refused(&SetOption::Mode("ask".to_owned()));
+        now.drop_refused(&OptionChange::Mode("ask".to_owned()));
         assert_eq!((now.mode_id.is_some(), now.config.len()), (true, 1), "another value was refused");
         for change in [mode, model, effort("low")] {
             now.drop_refused(&change);

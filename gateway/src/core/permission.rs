@@ -19,7 +19,7 @@ const SHORT_ID_CHARS: usize = 4;
 
 /// Decision about a permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum PermissionDecision {
     /// Answer with this option, which allows the request.
     Allow(String),
     /// Answer with this option, which rejects the request.
@@ -55,7 +55,7 @@ pub(crate) fn decide(
     interactive: bool,
     options: &[PermissionOption],
     tool_kind: Option<&str>,
-) -> Decision {
+) -> PermissionDecision {
     let of = |kind: &str| options.iter().find(|option| option.kind == kind).map(|option| option.id.clone());
     let reads = matches!(tool_kind, Some("read" | "search"));
     let allowed = match mode {
@@ -64,19 +64,23 @@ pub(crate) fn decide(
         PermissionMode::ApproveReads | PermissionMode::Ask | PermissionMode::DenyAll => None,
     };
     if let Some(id) = allowed {
-        return Decision::Allow(id);
+        return PermissionDecision::Allow(id);
     }
     match mode {
-        PermissionMode::DenyAll => {
-            of("reject_once").or_else(|| of("reject_always")).map_or(Decision::Cancel, Decision::Reject)
-        }
+        PermissionMode::DenyAll => of("reject_once")
+            .or_else(|| of("reject_always"))
+            .map_or(PermissionDecision::Cancel, PermissionDecision::Reject),
         // No option allows the request, so a question would be useless.
-        PermissionMode::ApproveAll => of("reject_once").map_or(Decision::Cancel, Decision::Reject),
+        PermissionMode::ApproveAll => {
+            of("reject_once").map_or(PermissionDecision::Cancel, PermissionDecision::Reject)
+        }
         PermissionMode::ApproveReads | PermissionMode::Ask => match (interactive, non_interactive) {
-            (true, _) if options.is_empty() => Decision::Cancel,
-            (true, _) => Decision::Ask,
-            (false, NonInteractive::Deny) => of("reject_once").map_or(Decision::Cancel, Decision::Reject),
-            (false, NonInteractive::Fail) => Decision::FailRun,
+            (true, _) if options.is_empty() => PermissionDecision::Cancel,
+            (true, _) => PermissionDecision::Ask,
+            (false, NonInteractive::Deny) => {
+                of("reject_once").map_or(PermissionDecision::Cancel, PermissionDecision::Reject)
+            }
+            (false, NonInteractive::Fail) => PermissionDecision::FailRun,
         },
     }
 }
@@ -168,7 +172,7 @@ mod tests {
                                 format!("{mode:?} {non_interactive:?} {interactive} {tool:?} {options:?}");
                             let reads = tool == Some("read") || tool == Some("search");
                             match &got {
-                                Decision::Allow(id) => {
+                                PermissionDecision::Allow(id) => {
                                     assert!(id.starts_with("id-allow"), "{at}");
                                     let may = mode == PermissionMode::ApproveAll
                                         || (mode == PermissionMode::ApproveReads
@@ -177,28 +181,28 @@ mod tests {
                                     assert!(may, "{at}");
                                     assert!(id == "id-allow_once" || !has("allow_once"), "{at}");
                                 }
-                                Decision::Reject(id) => {
+                                PermissionDecision::Reject(id) => {
                                     assert!(id.starts_with("id-reject"), "{at}");
                                     assert!(
                                         id == "id-reject_once" || mode == PermissionMode::DenyAll,
                                         "{at}"
                                     );
                                 }
-                                Decision::Ask => {
+                                PermissionDecision::Ask => {
                                     assert!(interactive && !options.is_empty(), "{at}");
                                     assert!(
                                         matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
                                         "{at}"
                                     );
                                 }
-                                Decision::FailRun => {
+                                PermissionDecision::FailRun => {
                                     assert!(!interactive && non_interactive == NonInteractive::Fail, "{at}");
                                     assert!(
                                         matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads),
                                         "{at}"
                                     );
                                 }
-                                Decision::Cancel => {
+                                PermissionDecision::Cancel => {
                                     assert!(!has("reject_once") || options.is_empty(), "{at}")
                                 }
                             }
@@ -220,19 +224,19 @@ mod tests {
                 kind: (*kind).to_owned(),
             })
             .collect();
-        let allow = || Decision::Allow("id-allow_once".to_owned());
-        let reject = || Decision::Reject("id-reject_once".to_owned());
+        let allow = || PermissionDecision::Allow("id-allow_once".to_owned());
+        let reject = || PermissionDecision::Reject("id-reject_once".to_owned());
         let (deny, fail) = (NonInteractive::Deny, NonInteractive::Fail);
         for (mode, non_interactive, interactive, tool, want) in [
             (PermissionMode::ApproveAll, deny, false, Some("execute"), allow()),
             (PermissionMode::ApproveReads, fail, false, Some("read"), allow()),
-            (PermissionMode::ApproveReads, fail, false, Some("execute"), Decision::FailRun),
+            (PermissionMode::ApproveReads, fail, false, Some("execute"), PermissionDecision::FailRun),
             (PermissionMode::ApproveReads, deny, false, None, reject()),
-            (PermissionMode::ApproveReads, deny, true, None, Decision::Ask),
+            (PermissionMode::ApproveReads, deny, true, None, PermissionDecision::Ask),
             (PermissionMode::DenyAll, fail, true, Some("read"), reject()),
-            (PermissionMode::Ask, deny, true, Some("read"), Decision::Ask),
+            (PermissionMode::Ask, deny, true, Some("read"), PermissionDecision::Ask),
             (PermissionMode::Ask, deny, false, Some("read"), reject()),
-            (PermissionMode::Ask, fail, false, Some("read"), Decision::FailRun),
+            (PermissionMode::Ask, fail, false, Some("read"), PermissionDecision::FailRun),
         ] {
             assert_eq!(decide(mode, non_interactive, interactive, &all, tool), want, "{mode:?} {tool:?}");
         }

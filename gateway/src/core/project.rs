@@ -2,7 +2,7 @@
 //! caller.
 //!
 //! One journal row yields the parts of that row and no others, so the batching of the journal does not
-//! matter. Data outside of the row (e.g. the output of the run that ends with the row) comes as a [`Digest`]
+//! matter. Data outside of the row (e.g. the output of the run that ends with the row) comes as a [`RenderData`]
 //! of rows that were committed earlier or in the same transaction, and never change.
 
 pub(crate) mod actions;
@@ -18,23 +18,23 @@ pub(crate) mod question;
 mod style;
 pub(crate) mod tag;
 
-pub(crate) use actions::Asks;
-pub(crate) use body::Body;
+pub(crate) use actions::ButtonGroup;
+pub(crate) use body::RunOutput;
 pub(crate) use digest::RunDigest;
 pub(crate) use excerpt::{excerpt, shown_targets, subject};
-pub(crate) use files::{File, FileRef};
+pub(crate) use files::{FileRef, MessageFile};
 pub(crate) use names::{quoted, unmarked};
-pub(crate) use style::{Shows, Style, Styles};
+pub(crate) use style::{ChannelFeatures, Style, StyleHistory};
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::paths::hide_paths;
 use crate::core::rows::RunMode;
 use crate::core::sanitize;
-use crate::core::split::Limit;
+use crate::core::split::MessageLimit;
 use crate::core::told::step;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, RunId};
-use files::{Piece, lay_out};
+use files::{MessagePiece, lay_out};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -118,7 +118,7 @@ impl PartKind {
 
 /// Durable message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct MessagePart {
     /// Journal row of the part.
     pub(crate) session_seq: u64,
     /// Number among the parts of the row, from 0.
@@ -132,7 +132,7 @@ pub(crate) struct Part {
     /// Permanent unique id of the part, by which channels detect duplicates.
     pub(crate) nonce: String,
     /// Buttons of the message.
-    pub(crate) asks: Option<Asks>,
+    pub(crate) asks: Option<ButtonGroup>,
     /// Files of the message. [`contents`] recomputes their content from the journal.
     pub(crate) files: Vec<FileRef>,
 }
@@ -161,22 +161,27 @@ pub(crate) fn nonce_of(name: &[&str]) -> String {
 
 /// Returns the notice about a part with an uncertain delivery (H12), sent once after the other parts of the
 /// row. `None` if the part is such a notice.
-pub(crate) fn unsure(binding_id: BindingId, part: &Part) -> Option<Part> {
+pub(crate) fn unsure(binding_id: BindingId, part: &MessagePart) -> Option<MessagePart> {
     missing(binding_id, part, "It is not known whether a message arrived here", "It is not sent again; the")
 }
 
 /// Returns the notice about a part that the channel rejected, so that people know about the missing part.
-pub(crate) fn refused(binding_id: BindingId, part: &Part) -> Option<Part> {
+pub(crate) fn refused(binding_id: BindingId, part: &MessagePart) -> Option<MessagePart> {
     missing(binding_id, part, "A message is not shown here, since the channel will not have it", "The")
 }
 
 /// Returns the notice about a part whose files cannot be recomputed.
-pub(crate) fn lost(binding_id: BindingId, part: &Part) -> Option<Part> {
+pub(crate) fn lost(binding_id: BindingId, part: &MessagePart) -> Option<MessagePart> {
     missing(binding_id, part, "A message is not shown here, since its file cannot be made any more", "The")
 }
 
 /// Returns the notice about a part that is missing, or may be.
-fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) -> Option<Part> {
+fn missing(
+    binding_id: BindingId,
+    part: &MessagePart,
+    what_happened: &str,
+    then: &str,
+) -> Option<MessagePart> {
     if part.part_no >= PARTS_MAX {
         return None;
     }
@@ -187,7 +192,7 @@ fn missing(binding_id: BindingId, part: &Part, what_happened: &str, then: &str) 
     };
     let part_no = PARTS_MAX + part.part_no;
     let number = part.part_no + 1;
-    Some(Part {
+    Some(MessagePart {
         session_seq: part.session_seq,
         part_no,
         run_id: part.run_id,
@@ -207,10 +212,10 @@ pub(crate) fn unchanged(
     (session_seq, part_no): (u64, u32),
     run_id: Option<RunId>,
     text: &str,
-) -> Option<Part> {
+) -> Option<MessagePart> {
     let part_no = (part_no < PARTS_MAX).then_some(LATE_FROM + part_no)?;
     let became = text.trim_end().rsplit('\n').next().unwrap_or_default();
-    Some(Part {
+    Some(MessagePart {
         session_seq,
         part_no,
         run_id,
@@ -224,7 +229,7 @@ pub(crate) fn unchanged(
 
 /// Data required for the projection of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum RequiredData {
     /// Nothing.
     Nothing,
     /// Digest of the run that ends with the row.
@@ -234,17 +239,17 @@ pub(crate) enum Need {
 }
 
 /// Returns the data required for the projection of `event`.
-pub(crate) fn need(event: &EventRow) -> Need {
+pub(crate) fn need(event: &EventRow) -> RequiredData {
     match (event.kind, event.run_id) {
-        (EventKind::Done | EventKind::Error, Some(run_id)) => Need::Run(run_id),
-        (EventKind::Permission, _) => Need::Next,
-        _ => Need::Nothing,
+        (EventKind::Done | EventKind::Error, Some(run_id)) => RequiredData::Run(run_id),
+        (EventKind::Permission, _) => RequiredData::Next,
+        _ => RequiredData::Nothing,
     }
 }
 
 /// Data for the projection of a row.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Digest<'a> {
+pub(crate) enum RenderData<'a> {
     /// Nothing required or nothing available.
     Nothing,
     /// Digest of the run that ends with the row.
@@ -258,8 +263,8 @@ pub(crate) fn project(
     binding_id: BindingId,
     style: &Style,
     event: &EventRow,
-    digest: Digest<'_>,
-) -> Vec<Part> {
+    digest: RenderData<'_>,
+) -> Vec<MessagePart> {
     let Some((kind, pieces)) = laid_out(binding_id, style, event, digest) else { return Vec::new() };
     let asks = if kind == PartKind::Permission {
         actions::of_permission(&parse(&event.payload), style.shows.buttons)
@@ -267,7 +272,7 @@ pub(crate) fn project(
         None
     };
     let count = pieces.len();
-    let part = |(part_no, piece): (u32, Piece)| Part {
+    let part = |(part_no, piece): (u32, MessagePiece)| MessagePart {
         session_seq: event.session_seq,
         part_no,
         run_id: event.run_id,
@@ -275,7 +280,7 @@ pub(crate) fn project(
         nonce: nonce(binding_id, event.session_seq, part_no),
         // The last part holds the question and thus the buttons.
         asks: asks.clone().filter(|_| part_no as usize + 1 == count),
-        files: piece.files.iter().map(File::named).collect(),
+        files: piece.files.iter().map(MessageFile::named).collect(),
         text: piece.text,
     };
     (0..PARTS_MAX).zip(pieces).map(part).collect()
@@ -286,9 +291,9 @@ pub(crate) fn contents(
     binding_id: BindingId,
     style: &Style,
     event: &EventRow,
-    digest: Digest<'_>,
+    digest: RenderData<'_>,
     part_no: u32,
-) -> Vec<File> {
+) -> Vec<MessageFile> {
     let pieces = laid_out(binding_id, style, event, digest).map(|(_, pieces)| pieces).unwrap_or_default();
     (0..PARTS_MAX)
         .zip(pieces)
@@ -301,8 +306,8 @@ fn laid_out(
     binding_id: BindingId,
     style: &Style,
     event: &EventRow,
-    digest: Digest<'_>,
-) -> Option<(PartKind, Vec<Piece>)> {
+    digest: RenderData<'_>,
+) -> Option<(PartKind, Vec<MessagePiece>)> {
     if is_of_another(binding_id, event) {
         return None;
     }
@@ -311,16 +316,16 @@ fn laid_out(
 }
 
 /// Content of a row's message.
-struct Said {
+struct MessageContent {
     kind: PartKind,
     body: String,
     /// Text that must stay at the end, also if the body is sent as a file.
     end: String,
     /// Size limit of one message.
-    limit: Limit,
+    limit: MessageLimit,
 }
 
-impl Said {
+impl MessageContent {
     /// Returns body and end.
     fn text(&self) -> String {
         joined(self.body.clone(), Some(self.end.clone()).filter(|end| !end.is_empty()))
@@ -334,7 +339,7 @@ fn is_of_another(binding_id: BindingId, event: &EventRow) -> bool {
 }
 
 /// Returns the content of a row's message, if the row is shown.
-fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
+fn say(style: &Style, event: &EventRow, digest: RenderData<'_>) -> Option<MessageContent> {
     let payload = parse(&event.payload);
     let run = run_of(digest);
     let (kind, body, ending) = match event.kind {
@@ -362,7 +367,7 @@ fn say(style: &Style, event: &EventRow, digest: Digest<'_>) -> Option<Said> {
     let small = if style.shows.markdown { question::SMALL } else { "" };
     let end = joined(ending.unwrap_or_default(), footer.map(|line| format!("{small}{line}")));
     let (body, end) = (sanitize::text(&body).into_owned(), sanitize::text(&end).into_owned());
-    (!is_left_out).then_some(Said { kind, body, end, limit: style.limit })
+    (!is_left_out).then_some(MessageContent { kind, body, end, limit: style.limit })
 }
 
 /// True if a notice is shown at every verbosity: the result of a person's message, the cause of a delay, the
@@ -376,14 +381,19 @@ fn is_owed(kind: EventKind, payload: &Value) -> bool {
 }
 
 /// Returns kind and text for a row that does not end a run.
-fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -> Option<(PartKind, String)> {
+fn aside(
+    style: &Style,
+    event: &EventRow,
+    payload: &Value,
+    digest: RenderData<'_>,
+) -> Option<(PartKind, String)> {
     if payload.is_null() && SHOWN.contains(&event.kind) {
         return Some((PartKind::Error, format!("{UNREADABLE} (event {})", event.session_seq)));
     }
     match event.kind {
         EventKind::Permission => {
             let by_policy =
-                matches!(digest, Digest::Next(next) if question::settles_by_policy(payload, next));
+                matches!(digest, RenderData::Next(next) if question::settles_by_policy(payload, next));
             (!by_policy).then(|| (PartKind::Permission, question::asked(style, event, payload)))
         }
         EventKind::PermissionSettled => {
@@ -421,10 +431,10 @@ fn aside(style: &Style, event: &EventRow, payload: &Value, digest: Digest<'_>) -
     }
 }
 
-const fn run_of<'a>(digest: Digest<'a>) -> Option<&'a RunDigest> {
+const fn run_of<'a>(digest: RenderData<'a>) -> Option<&'a RunDigest> {
     match digest {
-        Digest::Run(run) => Some(run),
-        Digest::Nothing | Digest::Next(_) => None,
+        RenderData::Run(run) => Some(run),
+        RenderData::Nothing | RenderData::Next(_) => None,
     }
 }
 

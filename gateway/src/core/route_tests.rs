@@ -35,19 +35,20 @@ const STATUSES: [BindingStatus; 4] =
 #[test]
 fn inbound_over_the_whole_space() {
     let mut table = String::new();
-    let mut targets = vec![Target::Missing];
-    targets.extend(SessionState::ALL.map(Target::Known));
+    let mut targets = vec![BoundSession::Missing];
+    targets.extend(SessionState::ALL.map(BoundSession::Known));
     for status in STATUSES {
         for target in &targets {
             // Within both windows, past the idle one, past both.
             let reasons = [2_400, 2_500, 3_000].map(|now_ms| {
-                inbound(Some((&binding("c", None, status), *target)), Destination::Hint, now_ms).reason()
+                inbound(Some((&binding("c", None, status), *target)), UnboundDestination::Hint, now_ms)
+                    .reason()
             });
             table.push_str(&format!("{status:?} {target:?}: {}\n", reasons.join(" | ")));
         }
     }
-    let none = inbound(None, Destination::Ignore, 0);
-    assert_eq!(none, Route::Unbound { destination: Destination::Ignore, reason: "no-binding" });
+    let none = inbound(None, UnboundDestination::Ignore, 0);
+    assert_eq!(none, Route::Unbound { destination: UnboundDestination::Ignore, reason: "no-binding" });
     insta::assert_snapshot!(table, @r#"
     Pending Missing: session-missing | session-missing | session-missing
     Pending Known(Creating): binding-pending | binding-pending | binding-pending
@@ -83,22 +84,23 @@ fn inbound_over_the_whole_space() {
 #[test]
 fn b01_refusals_say_what_to_do() {
     let stale = binding("c", None, BindingStatus::Active);
-    for target in [Target::Missing, Target::Known(SessionState::Closed)] {
-        let Route::Refused { failure, .. } = inbound(Some((&stale, target)), Destination::Hint, 0) else {
+    for target in [BoundSession::Missing, BoundSession::Known(SessionState::Closed)] {
+        let Route::Refused { failure, .. } = inbound(Some((&stale, target)), UnboundDestination::Hint, 0)
+        else {
             panic!("{target:?} must be refused");
         };
-        assert_eq!(failure, Stale::of(target).unwrap().failure(&stale, false));
+        assert_eq!(failure, StaleReason::of(target).unwrap().failure(&stale, false));
     }
 }
 
 #[test]
 fn d11_windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
     let mut row = binding("c", None, BindingStatus::Active);
-    let idle = Target::Known(SessionState::Idle);
+    let idle = BoundSession::Known(SessionState::Idle);
     assert_eq!(expired(&row, idle, 2_499), None);
     assert_eq!(expired(&row, idle, 2_500), Some("idle"));
     assert_eq!(expired(&row, idle, 3_000), Some("max-age"));
-    assert_eq!(expired(&row, Target::Known(SessionState::Running), u64::MAX), None);
+    assert_eq!(expired(&row, BoundSession::Known(SessionState::Running), u64::MAX), None);
     (row.idle_ms, row.max_age_ms) = (None, None);
     assert_eq!(expired(&row, idle, u64::MAX), None);
 }
@@ -137,17 +139,21 @@ fn c12_outbound_over_the_whole_space() {
         for requester in &requesters {
             let from = requester.as_ref().map_or("-", |it| it.conversation_id.as_str());
             let ask = |session, served: bool| {
-                let question =
-                    Question { session_key: Some(&key), session, bindings, requester: requester.as_ref() };
+                let question = OutboundContext {
+                    session_key: Some(&key),
+                    session,
+                    bindings,
+                    requester: requester.as_ref(),
+                };
                 resolve(question, |_| served)
             };
-            let at_work = ask(Target::Known(SessionState::Running), true);
+            let at_work = ask(BoundSession::Known(SessionState::Running), true);
             // A session in error is one that can be gone on with.
-            assert_eq!(ask(Target::Known(SessionState::Error), true), at_work);
+            assert_eq!(ask(BoundSession::Known(SessionState::Error), true), at_work);
             let others = [
-                ask(Target::Known(SessionState::Closed), true),
-                ask(Target::Missing, true),
-                ask(Target::Known(SessionState::Idle), false),
+                ask(BoundSession::Known(SessionState::Closed), true),
+                ask(BoundSession::Missing, true),
+                ask(BoundSession::Known(SessionState::Idle), false),
             ];
             let [closed, missing, unserved] = others.each_ref().map(Route::reason);
             let (to, why) = (shown(&at_work, bindings), at_work.reason());
@@ -216,7 +222,7 @@ fn shown(route: &Route, bindings: &[BindingRow]) -> String {
             let it = bindings.iter().find(|it| it.binding_id == *binding_id).unwrap();
             format!("bound {}/{}", it.conversation.account_id, it.conversation.conversation_id)
         }
-        Route::Unbound { destination: Destination::Conversation(it), .. } => {
+        Route::Unbound { destination: UnboundDestination::Conversation(it), .. } => {
             format!("unbound {}", it.conversation_id)
         }
         Route::Unbound { destination, .. } => format!("unbound {destination:?}"),
@@ -228,13 +234,19 @@ fn ask<'a>(
     key: &'a SessionKey,
     bindings: &'a [BindingRow],
     requester: Option<&'a ConversationRef>,
-) -> Question<'a> {
-    Question { session_key: Some(key), session: Target::Known(SessionState::Idle), bindings, requester }
+) -> OutboundContext<'a> {
+    OutboundContext {
+        session_key: Some(key),
+        session: BoundSession::Known(SessionState::Idle),
+        bindings,
+        requester,
+    }
 }
 
 #[test]
 fn without_a_target_nothing_is_guessed() {
-    let question = Question { session_key: None, session: Target::Missing, bindings: &[], requester: None };
+    let question =
+        OutboundContext { session_key: None, session: BoundSession::Missing, bindings: &[], requester: None };
     let route = resolve(question, |_| true);
     assert_eq!((route.outcome(), route.reason()), ("refused", "missing-target-session"));
 }

@@ -99,7 +99,7 @@ const fn of_code(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::command::{Command, parse};
+    use crate::core::command::{ChatCommand, parse};
 
     const DETAILS: [&str; 12] = [
         "ACCOUNT_DEAF",
@@ -133,7 +133,7 @@ mod tests {
                 let verb = if word == "/acp" { words.peek().copied().unwrap_or_default() } else { "" };
                 let command = parse(&format!("{word} {verb}"));
                 // A command that lacks an argument is one; an unknown one has no usage.
-                let known = !matches!(command, None | Some(Command::Misused { usage: None, .. }));
+                let known = !matches!(command, None | Some(ChatCommand::Misused { usage: None, .. }));
                 assert!(known, "{failure:?}: {word} {verb}");
             }
             steps.push(step);

@@ -6,10 +6,10 @@ use super::cards::Keeper;
 use super::tries::Tries;
 use crate::channel::{Channel, Channels, Outgoing, SendOutcome};
 use crate::config::DeliveryMode;
-use crate::core::card::Pace;
+use crate::core::card::UpdateRate;
 use crate::core::event::EventKind;
-use crate::core::policy::Scope;
-use crate::core::project::{self, Part, Shows, Style, Styles};
+use crate::core::policy::PolicyScope;
+use crate::core::project::{self, ChannelFeatures, MessagePart, Style, StyleHistory};
 use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
@@ -47,7 +47,7 @@ pub(super) struct Manner {
     /// Style of cards.
     pub(super) of_card: Style,
     /// Update interval of cards; `None` without cards.
-    pub(super) pace: Option<Pace>,
+    pub(super) pace: Option<UpdateRate>,
 }
 
 /// Delivery of one binding.
@@ -132,9 +132,9 @@ impl Pass {
 
     /// Returns the effective rendering of a conversation.
     pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> Manner {
-        let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
+        let stream = self.live.stream(&PolicyScope::of(Some(&binding.conversation)));
         let style = Style::new(channel.limit(), &stream)
-            .in_channel(Shows {
+            .in_channel(ChannelFeatures {
                 buttons: channel.buttons_max(),
                 markdown: channel.reads_markdown(),
                 changes: channel.can_edit(),
@@ -150,7 +150,7 @@ impl Pass {
             Some(Verbosity::None) => (false, false),
         };
         let of_card = if is_brief { style.clone().status_alone() } else { style.clone() };
-        Manner { style, of_card, pace: is_live.then(|| Pace::of(&stream).of_cards()) }
+        Manner { style, of_card, pace: is_live.then(|| UpdateRate::of(&stream).of_cards()) }
     }
 
     /// Returns the recorded styles of a conversation, after recording the effective one.
@@ -158,8 +158,8 @@ impl Pass {
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
-        known: Styles,
-    ) -> Result<Styles, StoreError> {
+        known: StyleHistory,
+    ) -> Result<StyleHistory, StoreError> {
         let style = self.manner(binding, channel).style;
         if known.last() == Some(&style) {
             return Ok(known);
@@ -302,7 +302,7 @@ impl Pass {
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
-        part: &Part,
+        part: &MessagePart,
         tries: &Tries,
         outcome: SendOutcome,
     ) -> Result<Option<After>, StoreError> {
@@ -384,7 +384,7 @@ impl Pass {
     async fn put_back(
         &self,
         binding: &BindingRow,
-        part: &Part,
+        part: &MessagePart,
         is_unknown: bool,
         channel: &dyn Channel,
     ) -> Result<(), StoreError> {
@@ -398,7 +398,7 @@ impl Pass {
     pub(super) async fn settle(
         &self,
         binding: &BindingRow,
-        part: &Part,
+        part: &MessagePart,
         state: PartState,
         message_id: Option<String>,
         channel: &dyn Channel,
@@ -461,7 +461,12 @@ fn owed(due: &Due, batch: &Batch) -> Owed {
 }
 
 /// The parts of a batch, in order.
-pub(super) fn parts_of(binding: &BindingRow, styles: &Styles, batch: &Batch, last: u64) -> Vec<Part> {
+pub(super) fn parts_of(
+    binding: &BindingRow,
+    styles: &StyleHistory,
+    batch: &Batch,
+    last: u64,
+) -> Vec<MessagePart> {
     let shown = batch.rows.iter().filter(|row| row.session_seq <= last);
     shown
         .filter_map(|row| Some((row, styles.at(row.session_seq)?)))

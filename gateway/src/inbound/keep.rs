@@ -4,7 +4,7 @@
 
 use super::{Inlet, Inner, check, lane_of};
 use crate::channel::{AnswerShown, Claim, Kept, PartKind};
-use crate::core::command::{self, Act, Command};
+use crate::core::command::{self, ChatCommand, SessionAction};
 use crate::core::permission::{NOT_PENDING, named};
 use crate::core::project::quoted;
 use crate::core::rows::ConversationRef;
@@ -202,8 +202,8 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
         (true, true) => "could not be done, and whoever used it may not have been told",
     };
     let what = format!("`{}` of {} {became}", words.join(" "), quoted(&inbound.author, is_markdown));
-    let is_private = command.as_ref().is_some_and(Command::is_private);
-    let changes = matches!(&command, Some(Command::On { act, .. }) if act.changes());
+    let is_private = command.as_ref().is_some_and(ChatCommand::is_private);
+    let changes = matches!(&command, Some(ChatCommand::On { act, .. }) if act.changes());
     let said = outcome.text();
     match outcome {
         Outcome::Ignored { .. } => String::new(),
@@ -221,8 +221,8 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
 
 /// Returns why repeating an answer to a permission request is useless: a click names its request, which is
 /// settled; a typed answer may have matched none or several.
-fn over(command: Option<&Command>, failure: &Failure) -> Option<&'static str> {
-    let Some(Command::On { act: Act::Answer(args), .. }) = command else { return None };
+fn over(command: Option<&ChatCommand>, failure: &Failure) -> Option<&'static str> {
+    let Some(ChatCommand::On { act: SessionAction::Answer(args), .. }) = command else { return None };
     let is_one = args.permission.as_deref().is_some_and(|id| named(id).is_some());
     let text = if is_one { ": its question is over" } else { ": it named no single question that waits" };
     (failure.detail_code.as_deref() == Some(NOT_PENDING)).then_some(text)

@@ -2,18 +2,18 @@
 use super::*;
 use crate::api::{AgentView, StatusView};
 use crate::channel::console::Console;
-use crate::channel::{Channel, Limit, Lookup, Outgoing, SendOutcome, Unit};
+use crate::channel::{Channel, Lookup, MessageLimit, Outgoing, SendOutcome, Unit};
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Policy, Scope, effective};
-use crate::core::request::{CloseRequest, QueuedChange, QueuedNow};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective};
+use crate::core::request::{CloseRequest, QueueEdit, QueueEditResult};
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
 use crate::core::told::told;
 use crate::core::ttl::Expiry;
 use crate::http::service::Reply;
-use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
+use crate::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
 use crate::store::levels::Circumstances;
 use crate::store::sessions::SessionFilter;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
@@ -247,12 +247,12 @@ impl Channel for Foggy {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 1_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 1_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(

@@ -6,7 +6,9 @@
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::intake::readable;
-use crate::core::project::{self, Digest, Need, Part, PartKind, RunDigest, Style, Styles, tag};
+use crate::core::project::{
+    self, MessagePart, PartKind, RenderData, RequiredData, RunDigest, Style, StyleHistory, tag,
+};
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings;
 use crate::store::buttons::{self, ButtonMessage};
@@ -64,7 +66,7 @@ impl Word for PartKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartRow {
     /// Content of the part.
-    pub(crate) part: Part,
+    pub(crate) part: MessagePart,
     /// Delivery state.
     pub(crate) state: PartState,
     /// Tag that distinguishes the part from another with the same text; `None` if it needs none.
@@ -79,7 +81,7 @@ pub(crate) struct PartRow {
 }
 
 fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
-    let part = Part {
+    let part = MessagePart {
         session_seq: int(row, "session_seq")?,
         part_no: row.get("part_no")?,
         run_id: id_opt(row, "run_id")?,
@@ -142,11 +144,13 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// Data for the projection of one of the rows.
-    pub(crate) fn digest(&self, row: &EventRow) -> Digest<'_> {
+    pub(crate) fn digest(&self, row: &EventRow) -> RenderData<'_> {
         match project::need(row) {
-            Need::Nothing => Digest::Nothing,
-            Need::Run(run_id) => self.runs.get(&run_id).map_or(Digest::Nothing, Digest::Run),
-            Need::Next => self.next.get(&row.session_seq).map_or(Digest::Nothing, Digest::Next),
+            RequiredData::Nothing => RenderData::Nothing,
+            RequiredData::Run(run_id) => self.runs.get(&run_id).map_or(RenderData::Nothing, RenderData::Run),
+            RequiredData::Next => {
+                self.next.get(&row.session_seq).map_or(RenderData::Nothing, RenderData::Next)
+            }
         }
     }
 }
@@ -160,7 +164,7 @@ impl Batch {
 pub(crate) fn batch(
     db: &Connection,
     binding: &BindingRow,
-    styles: &Styles,
+    styles: &StyleHistory,
     after: u64,
     end: u64,
 ) -> Result<Batch, StoreError> {
@@ -174,7 +178,7 @@ pub(crate) fn batch(
 pub(crate) fn row(
     db: &Connection,
     binding: &BindingRow,
-    styles: &Styles,
+    styles: &StyleHistory,
     session_seq: u64,
 ) -> Result<Batch, StoreError> {
     let mut found = read_on(db, binding, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
@@ -185,7 +189,7 @@ pub(crate) fn row(
 fn read_on(
     db: &Connection,
     binding: &BindingRow,
-    styles: &Styles,
+    styles: &StyleHistory,
     (after, end): (u64, u64),
     rows_max: u64,
 ) -> Result<Batch, StoreError> {
@@ -210,8 +214,8 @@ fn read_on(
             break;
         }
         match project::need(row) {
-            Need::Nothing => {}
-            Need::Run(run_id) => {
+            RequiredData::Nothing => {}
+            RequiredData::Run(run_id) => {
                 let style = styles.at(row.session_seq);
                 if let Some(style) = style
                     && let Some(digest) = digest(db, &binding.conversation, (run_id, row.session_seq), style)?
@@ -220,7 +224,7 @@ fn read_on(
                     out.runs.insert(run_id, digest);
                 }
             }
-            Need::Next => {
+            RequiredData::Next => {
                 let next = events::after(db, key, row.session_seq, 1, 1)?.pop();
                 out.next.extend(next.map(|next| (row.session_seq, next)));
             }
@@ -275,7 +279,7 @@ fn digest(
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Result<(), StoreError> {
+pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[MessagePart]) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_part (binding_key, session_key, run_id, session_seq, part_no, kind, text, \
         nonce, asks_json, files_json, tag, print, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
         ?11, ?12, 'planned', ?13, ?13) ON CONFLICT DO NOTHING";
@@ -346,7 +350,7 @@ pub(crate) fn begin(db: &Connection, nonce: &str, persona_at_ms: Option<u64>) ->
 pub(crate) fn settle(
     db: &Connection,
     binding: &BindingRow,
-    part: &Part,
+    part: &MessagePart,
     state: PartState,
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {
@@ -394,7 +398,7 @@ pub(crate) fn journaled_at(
 fn advance_run(
     db: &Connection,
     binding: &BindingRow,
-    part: &Part,
+    part: &MessagePart,
     run_id: RunId,
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {

@@ -1,7 +1,7 @@
 //! `acp_permission`: permission requests of agents (H4).
 
 use crate::core::permission::named;
-use crate::core::rows::{PermissionRow, Settler};
+use crate::core::rows::{PermissionRow, ResolvedBy};
 use crate::store::Store;
 use crate::store::codec::{Int, Word, all, first, id, int, int_opt, json, run, to_json, word, word_opt};
 use crate::store::error::StoreError;
@@ -25,8 +25,8 @@ fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
         state: word(row, "state")?,
         option_id: row.get("option_id")?,
         settled_by: match word_opt(row, "settled_without")? {
-            Some(without) => Some(Settler::Without(without)),
-            None => row.get::<_, Option<String>>("settled_by")?.map(Settler::Person),
+            Some(without) => Some(ResolvedBy::Auto(without)),
+            None => row.get::<_, Option<String>>("settled_by")?.map(ResolvedBy::Person),
         },
         created_at_ms: int(row, "created_at")?,
         deadline_at_ms: int_opt(row, "deadline_at")?,
@@ -39,8 +39,8 @@ fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
 /// [`StoreError::Refused`] if it is settled with another result.
 pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError> {
     let (by, without) = match &row.settled_by {
-        Some(Settler::Person(name)) => (Some(name.as_str()), None),
-        Some(Settler::Without(without)) => (None, Some(without.word())),
+        Some(ResolvedBy::Person(name)) => (Some(name.as_str()), None),
+        Some(ResolvedBy::Auto(without)) => (None, Some(without.word())),
         None => (None, None),
     };
     let changed = run(

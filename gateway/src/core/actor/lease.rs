@@ -1,13 +1,13 @@
 //! Agent process: start, exactly-once handling of its streams, and end.
 
-use super::input::LeaseNews;
-use super::{Act, Actor, Batch, Lease, LeaseEnd};
+use super::input::LeaseEvent;
+use super::{Actor, ActorEffect, Lease, LeaseEnd, StepOutput};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
-use crate::core::lines::{LineError, Lines};
-use crate::core::link::{EnsureSession, Meaning};
+use crate::core::lines::{LineError, LineSplitter};
+use crate::core::link::{InputKind, OpenSessionParams};
 use crate::core::mcp;
-use crate::core::rows::{LeaseRow, LeaseUse, OutboxRow};
+use crate::core::rows::{LeaseRow, LeaseStatus, OutboxRow};
 use crate::core::session::SessionState;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -27,7 +27,7 @@ const OUTBOX_ROWS_MAX: usize = 4_096;
 
 impl Actor {
     /// Commits a new lease together with the first messages to its agent, then asks for the process (H5).
-    pub(super) fn start_lease(&mut self, out: &mut Batch) {
+    pub(super) fn start_lease(&mut self, out: &mut StepOutput) {
         let lease_id = out.mint_lease();
         let own = &self.session.options;
         let directories = mcp::directories(
@@ -49,7 +49,7 @@ impl Actor {
             lease_id,
             session_key: self.session.session_key.clone(),
             spawn: spawn.clone(),
-            usage: LeaseUse::Intended,
+            usage: LeaseStatus::Intended,
             stdout_offset: 0,
             next_stdin_seq: 1,
             link_state: String::new(),
@@ -65,7 +65,7 @@ impl Actor {
             written_seq: 0,
             written_dirty: false,
             ended: None,
-            lines: Lines::new(0, self.limits.line_bytes_max),
+            lines: LineSplitter::new(0, self.limits.line_bytes_max),
             tail_committed: false,
             link_dirty: true,
             said_that_it_waits: false,
@@ -73,7 +73,7 @@ impl Actor {
         self.session.lease_id = Some(lease_id);
         self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
         let options = self.session.options.config_over(&self.profile.options);
-        let steps = self.link.ensure_session(&EnsureSession {
+        let steps = self.link.ensure_session(&OpenSessionParams {
             lease_id,
             cwd: self.session.cwd.clone(),
             resume: self.session.agent_session_id.clone(),
@@ -87,34 +87,34 @@ impl Actor {
             offer_terminal: self.profile.offer_terminal,
         });
         self.on_steps(steps, out);
-        out.acts.push(Act::Spawn(Box::new(spawn)));
+        out.acts.push(ActorEffect::Spawn(Box::new(spawn)));
     }
 
-    pub(super) fn on_news(&mut self, news: LeaseNews, out: &mut Batch) {
+    pub(super) fn on_news(&mut self, news: LeaseEvent, out: &mut StepOutput) {
         match news {
-            LeaseNews::Connected => self.on_connected(out),
-            LeaseNews::Spawned => self.on_spawned(out),
-            LeaseNews::SpawnRefused { code, message, retry_after_ms } => {
+            LeaseEvent::Connected => self.on_connected(out),
+            LeaseEvent::Spawned => self.on_spawned(out),
+            LeaseEvent::SpawnRefused { code, message, retry_after_ms } => {
                 self.on_spawn_refused(code, &message, retry_after_ms, out);
             }
-            LeaseNews::Attached(attached) => self.on_attached(&attached, out),
-            LeaseNews::Unknown => self.on_unknown(),
-            LeaseNews::OffsetGone => self.on_offset_gone(out),
-            LeaseNews::StreamsBusy => self.on_streams_busy(out),
-            LeaseNews::Output { offset, bytes } => self.on_output(offset, &bytes, out),
-            LeaseNews::Written { seq } => self.on_written(seq),
-            LeaseNews::InputRefused { seq, code } => self.on_input_refused(seq, code, out),
-            LeaseNews::Exited { status, end_offset, stdin_written } => {
+            LeaseEvent::Attached(attached) => self.on_attached(&attached, out),
+            LeaseEvent::Unknown => self.on_unknown(),
+            LeaseEvent::OffsetGone => self.on_offset_gone(out),
+            LeaseEvent::StreamsBusy => self.on_streams_busy(out),
+            LeaseEvent::Output { offset, bytes } => self.on_output(offset, &bytes, out),
+            LeaseEvent::Written { seq } => self.on_written(seq),
+            LeaseEvent::InputRefused { seq, code } => self.on_input_refused(seq, code, out),
+            LeaseEvent::Exited { status, end_offset, stdin_written } => {
                 self.on_written(stdin_written);
                 if let Some(lease) = &mut self.lease {
                     lease.ended = Some(LeaseEnd { status, end_offset, stdin_written: Some(stdin_written) });
                 }
             }
-            LeaseNews::Changed => self.on_changed(out),
+            LeaseEvent::Changed => self.on_changed(out),
         }
     }
 
-    fn on_connected(&mut self, out: &mut Batch) {
+    fn on_connected(&mut self, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         lease.attached = false;
         lease.sent_seq = 0;
@@ -122,30 +122,34 @@ impl Actor {
             // Its last output may have been in transit when the connection broke (H1).
             if lease.lines.next_offset() < end.end_offset {
                 let from_offset = lease.row.stdout_offset;
-                out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset });
+                out.acts.push(ActorEffect::Attach { lease_id: lease.row.lease_id, from_offset });
             }
             return;
         }
-        if lease.row.usage == LeaseUse::Intended && !lease.closing {
+        if lease.row.usage == LeaseStatus::Intended && !lease.closing {
             // A spawn that was to be retried later is retried now, and only once.
             self.timers.pump_ms = None;
-            out.acts.push(Act::Spawn(Box::new(lease.row.spawn.clone())));
+            out.acts.push(ActorEffect::Spawn(Box::new(lease.row.spawn.clone())));
         } else {
-            out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+            out.acts.push(ActorEffect::Attach {
+                lease_id: lease.row.lease_id,
+                from_offset: lease.row.stdout_offset,
+            });
         }
         if lease.closing {
             let reason = "end repeated after a reconnect".to_owned();
-            out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
+            out.acts.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
         }
     }
 
-    fn on_spawned(&mut self, out: &mut Batch) {
+    fn on_spawned(&mut self, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
-        if lease.row.usage == LeaseUse::Intended {
-            lease.row.usage = LeaseUse::Open;
-            out.writes.push(Write::LeaseUse { lease_id: lease.row.lease_id, usage: LeaseUse::Open });
+        if lease.row.usage == LeaseStatus::Intended {
+            lease.row.usage = LeaseStatus::Open;
+            out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Open });
         }
-        out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+        out.acts
+            .push(ActorEffect::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
     }
 
     fn on_spawn_refused(
@@ -153,7 +157,7 @@ impl Actor {
         code: RefusalCode,
         message: &str,
         retry_after_ms: Option<u64>,
-        out: &mut Batch,
+        out: &mut StepOutput,
     ) {
         let Some(lease) = &self.lease else { return };
         if lease.closing {
@@ -177,7 +181,7 @@ impl Actor {
 
     /// Reports once per lease that the supervisor delays the start, and extends the agent's time limit by the
     /// delay.
-    fn wait_for_a_start(&mut self, code: RefusalCode, message: &str, wait_ms: u64, out: &mut Batch) {
+    fn wait_for_a_start(&mut self, code: RefusalCode, message: &str, wait_ms: u64, out: &mut StepOutput) {
         self.timers.init_ms = self.timers.init_ms.map(|_| out.now_ms + wait_ms + self.profile.init_ms);
         let Some(lease) = &mut self.lease else { return };
         if std::mem::replace(&mut lease.said_that_it_waits, true) {
@@ -188,7 +192,7 @@ impl Actor {
         out.event(&mut self.session, None, EventKind::Status, payload.to_string());
     }
 
-    fn on_attached(&mut self, attached: &Attached, out: &mut Batch) {
+    fn on_attached(&mut self, attached: &Attached, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         let behind = attached.stdin_accepted >= lease.row.next_stdin_seq
             || attached.stdout_base > lease.row.stdout_offset
@@ -217,7 +221,7 @@ impl Actor {
 
     /// Handles output that the supervisor has dropped before it was committed here; see `on_state_lost` for a
     /// live process (H7).
-    fn on_offset_gone(&mut self, out: &mut Batch) {
+    fn on_offset_gone(&mut self, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
         let Some(end) = &lease.ended else {
             self.on_state_lost(out);
@@ -230,14 +234,14 @@ impl Actor {
     }
 
     /// Retries the attach later because the supervisor cannot serve the streams at the moment.
-    fn on_streams_busy(&mut self, out: &Batch) {
+    fn on_streams_busy(&mut self, out: &StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         lease.attached = false;
         self.timers.pump_ms = Some(out.now_ms + INPUT_RETRY_MS);
     }
 
     /// Journals that output is missing. The journal of a closed session has ended.
-    fn gap(&mut self, text: &str, out: &mut Batch) {
+    fn gap(&mut self, text: &str, out: &mut StepOutput) {
         if self.session.state != SessionState::Closed {
             let payload = json!({ "text": text }).to_string();
             out.event(&mut self.session, None, EventKind::Gap, payload);
@@ -246,7 +250,7 @@ impl Actor {
 
     /// Handles a supervisor that is ahead of the gateway: the database is older than the agent's conversation
     /// (H7).
-    fn on_state_lost(&mut self, out: &mut Batch) {
+    fn on_state_lost(&mut self, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
         if lease.closing {
             // The end of the process was already requested on this connection.
@@ -260,14 +264,14 @@ impl Actor {
     }
 
     /// Handles a saved backend state that cannot be restored.
-    pub(super) fn on_link_lost(&mut self, out: &mut Batch) {
+    pub(super) fn on_link_lost(&mut self, out: &mut StepOutput) {
         let text = "What the gateway kept of its talk with the agent cannot be read. Output may be missing here; the \
                     agent was stopped, and the next prompt starts it again.";
         self.leave_agent(text, "the gateway cannot read what it kept of the agent", out);
     }
 
     /// Marks the lease as unreadable: all further output is skipped, also after a restart.
-    fn give_up_output(&mut self, out: &mut Batch) {
+    fn give_up_output(&mut self, out: &mut StepOutput) {
         if let Some(lease) = &mut self.lease {
             lease.row.broken = true;
             out.writes.push(Write::LeaseBroken { lease_id: lease.row.lease_id });
@@ -276,20 +280,20 @@ impl Actor {
 
     /// Discards the output of a process and requests its end; the lease stays, so that a crash repeats the
     /// request.
-    fn leave_agent(&mut self, text: &str, why: &str, out: &mut Batch) {
+    fn leave_agent(&mut self, text: &str, why: &str, out: &mut StepOutput) {
         self.give_up_output(out);
         self.gap(text, out);
         self.close_lease(why, out);
     }
 
-    fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut Batch) {
+    fn on_output(&mut self, offset: u64, bytes: &[u8], out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         // The splitter is moved out so that the steps of a line may write to the lease.
         if lease.row.broken {
-            lease.lines = Lines::new(offset + bytes.len() as u64, self.limits.line_bytes_max);
+            lease.lines = LineSplitter::new(offset + bytes.len() as u64, self.limits.line_bytes_max);
             return;
         }
-        let mut lines = std::mem::replace(&mut lease.lines, Lines::new(0, 0));
+        let mut lines = std::mem::replace(&mut lease.lines, LineSplitter::new(0, 0));
         let mut any = false;
         let pushed = lines.push(offset, bytes, |at, line| {
             any = true;
@@ -308,7 +312,7 @@ impl Actor {
         match pushed {
             Ok(()) => {}
             Err(error @ LineError::Gap { .. }) => {
-                out.acts.push(Act::Note(format!("{error}; attaching again")));
+                out.acts.push(ActorEffect::Log(format!("{error}; attaching again")));
                 self.on_connected(out);
             }
             Err(error @ LineError::TooLong { .. }) => {
@@ -324,7 +328,7 @@ impl Actor {
     }
 
     /// Handles an agent that exceeded a limit: reads no further output and ends the process.
-    fn break_lease(&mut self, text: String, seen: u64, out: &mut Batch) {
+    fn break_lease(&mut self, text: String, seen: u64, out: &mut StepOutput) {
         if self.lease.as_ref().is_none_or(|lease| lease.row.broken) {
             return;
         }
@@ -333,7 +337,7 @@ impl Actor {
         self.close_lease("the agent broke a limit", out);
         self.give_up_output(out);
         if let Some(lease) = &mut self.lease {
-            lease.lines = Lines::new(seen, self.limits.line_bytes_max);
+            lease.lines = LineSplitter::new(seen, self.limits.line_bytes_max);
             if std::mem::take(&mut lease.tail_committed) {
                 out.writes.push(Write::TailClear { lease_id: lease.row.lease_id });
             }
@@ -353,21 +357,24 @@ impl Actor {
     }
 
     /// Attaches again after the lease ended, to read all remaining output (H1).
-    fn on_changed(&mut self, out: &mut Batch) {
+    fn on_changed(&mut self, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
-        if lease.ended.is_none() && lease.row.usage != LeaseUse::Intended {
-            out.acts.push(Act::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+        if lease.ended.is_none() && lease.row.usage != LeaseStatus::Intended {
+            out.acts.push(ActorEffect::Attach {
+                lease_id: lease.row.lease_id,
+                from_offset: lease.row.stdout_offset,
+            });
         }
     }
 
-    fn on_input_refused(&mut self, seq: u64, code: RefusalCode, out: &mut Batch) {
+    fn on_input_refused(&mut self, seq: u64, code: RefusalCode, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         match code {
             RefusalCode::SeqConflict => self.on_state_lost(out),
             // The end arrives as an event of its own; a live agent that takes no more input is made to end.
             RefusalCode::LeaseEnded if !lease.closing && lease.ended.is_none() => {
                 let reason = "the agent takes no more input".to_owned();
-                out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
+                out.acts.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
             }
             RefusalCode::LeaseEnded | RefusalCode::LeaseUnknown => {}
             _ => {
@@ -377,7 +384,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn on_disconnected(&mut self, out: &Batch) {
+    pub(super) fn on_disconnected(&mut self, out: &StepOutput) {
         if let Some(lease) = &mut self.lease {
             lease.attached = false;
             lease.sent_seq = 0;
@@ -386,7 +393,7 @@ impl Actor {
     }
 
     /// Queues a message for the agent: in the outbox now, to the supervisor after the commit.
-    pub(super) fn send(&mut self, bytes: Vec<u8>, meaning: Meaning, out: &mut Batch) {
+    pub(super) fn send(&mut self, bytes: Vec<u8>, meaning: InputKind, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         let seq = lease.row.next_stdin_seq;
         lease.row.next_stdin_seq += 1;
@@ -397,7 +404,7 @@ impl Actor {
     }
 
     /// Sends messages from the outbox, a window at a time.
-    pub(super) fn pump(&mut self, out: &mut Batch) {
+    pub(super) fn pump(&mut self, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         if !lease.attached || lease.ended.is_some() || self.timers.pump_ms.is_some() {
             return;
@@ -405,13 +412,17 @@ impl Actor {
         for row in &lease.outbox {
             if row.seq > lease.sent_seq && row.seq <= lease.written_seq + INPUT_WINDOW {
                 lease.sent_seq = row.seq;
-                out.acts.push(Act::Input { lease_id: row.lease_id, seq: row.seq, bytes: row.bytes.clone() });
+                out.acts.push(ActorEffect::Input {
+                    lease_id: row.lease_id,
+                    seq: row.seq,
+                    bytes: row.bytes.clone(),
+                });
             }
         }
     }
 
     /// Writes the stream positions; output is acknowledged after their commit.
-    pub(super) fn write_progress(&mut self, out: &mut Batch) {
+    pub(super) fn write_progress(&mut self, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         let lease_id = lease.row.lease_id;
         let mut offset = lease.row.stdout_offset.max(lease.lines.line_start());
@@ -439,7 +450,7 @@ impl Actor {
             out.writes.push(Write::Written { lease_id, through_seq: lease.written_seq });
         }
         if moved {
-            out.acts.push(Act::Ack { lease_id, offset });
+            out.acts.push(ActorEffect::Ack { lease_id, offset });
         }
     }
 
@@ -451,16 +462,16 @@ impl Actor {
 
     /// Requests the orderly end of the process, once. The request is committed first: after a crash it is
     /// repeated, and the process is not mistaken for a usable one.
-    pub(super) fn close_lease(&mut self, reason: &str, out: &mut Batch) {
+    pub(super) fn close_lease(&mut self, reason: &str, out: &mut StepOutput) {
         self.timers.init_ms = None;
         let Some(lease) = &mut self.lease else { return };
         if lease.closing || lease.ended.is_some() {
             return;
         }
         lease.closing = true;
-        lease.row.usage = LeaseUse::Closing;
-        out.writes.push(Write::LeaseUse { lease_id: lease.row.lease_id, usage: LeaseUse::Closing });
+        lease.row.usage = LeaseStatus::Closing;
+        out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Closing });
         let reason = reason.to_owned();
-        out.acts.push(Act::CloseLease { lease_id: lease.row.lease_id, reason });
+        out.acts.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
     }
 }

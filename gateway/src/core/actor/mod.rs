@@ -1,6 +1,6 @@
 //! State machine of one session. [`Actor::step`] takes an input and returns the rows to commit and the acts
 //! to perform after the commit; it never waits and does no I/O. All state is in the database or derived from
-//! it, so an actor that is lost at any point can be restored from a [`Snapshot`].
+//! it, so an actor that is lost at any point can be restored from a [`ActorSnapshot`].
 
 mod agent;
 mod ask;
@@ -18,13 +18,16 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use batch::{Act, Batch};
-pub(crate) use input::{Answered, Command, Ctx, Input, Keyed, LeaseNews, Limits, Profile, Ticket};
+pub(crate) use batch::{ActorEffect, StepOutput};
+pub(crate) use input::{
+    ActorCommand, ActorInput, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord, LeaseEvent,
+    StepContext, Ticket,
+};
 
-use crate::core::effect::Snapshot;
-use crate::core::lines::Lines;
-use crate::core::link::Link;
-use crate::core::rows::{AgentRequestRow, LeaseUse, OutboxRow, PermissionRow, RunRow, SessionRow};
+use crate::core::effect::ActorSnapshot;
+use crate::core::lines::LineSplitter;
+use crate::core::link::BackendMachine;
+use crate::core::rows::{AgentRequestRow, LeaseStatus, OutboxRow, PermissionRow, RunRow, SessionRow};
 use crate::core::run::RunState;
 use crate::error::Failure;
 use acp_shared::ids::RunId;
@@ -49,7 +52,7 @@ struct Lease {
     written_dirty: bool,
     /// Exit status and end of output; `None` while the adapter runs.
     ended: Option<LeaseEnd>,
-    lines: Lines,
+    lines: LineSplitter,
     /// True if pieces of the unfinished line are committed (H2).
     tail_committed: bool,
     /// True if the backend state changed since the last save.
@@ -94,11 +97,11 @@ pub(crate) struct Actor {
     lease: Option<Lease>,
     /// Runs that have not ended, in order of acceptance; the running one is first.
     runs: VecDeque<RunRow>,
-    link: Box<dyn Link>,
+    link: Box<dyn BackendMachine>,
     requests: BTreeMap<u64, AgentRequestRow>,
     permissions: BTreeMap<u64, PermissionRow>,
-    profile: Profile,
-    limits: Limits,
+    profile: AgentProfile,
+    limits: ActorLimits,
     timers: Timers,
     /// Number of times the running prompt was requeued because it provably never reached the agent.
     requeues: u32,
@@ -123,14 +126,19 @@ impl std::fmt::Debug for Actor {
 impl Actor {
     /// Restores the actor from a committed snapshot. `link` is the backend built from the lease's saved
     /// state, or a fresh one.
-    pub(crate) fn restore(snapshot: Snapshot, link: Box<dyn Link>, profile: Profile, limits: Limits) -> Self {
-        let Snapshot { session, lease, tail, runs, outbox, requests, permissions } = snapshot;
+    pub(crate) fn restore(
+        snapshot: ActorSnapshot,
+        link: Box<dyn BackendMachine>,
+        profile: AgentProfile,
+        limits: ActorLimits,
+    ) -> Self {
+        let ActorSnapshot { session, lease, tail, runs, outbox, requests, permissions } = snapshot;
         let lease = lease.map(|row| {
             let lines = restore_lines(row.stdout_offset, &tail, limits.line_bytes_max);
             let written_seq = outbox.first().map_or(row.next_stdin_seq - 1, |first| first.seq - 1);
             Lease {
                 attached: false,
-                closing: row.usage == LeaseUse::Closing,
+                closing: row.usage == LeaseStatus::Closing,
                 outbox: outbox.into(),
                 sent_seq: 0,
                 written_seq,
@@ -168,32 +176,34 @@ impl Actor {
 
     /// Applies new configuration, or the reason why the agent must not be started. Armed deadlines keep their
     /// times, except that of an idle agent.
-    pub(crate) fn configure(&mut self, profile: Result<Profile, Failure>, limits: Limits) {
+    pub(crate) fn configure(&mut self, profile: Result<AgentProfile, Failure>, limits: ActorLimits) {
         let spawn = self.lease.as_ref().map(|lease| &lease.row.spawn);
-        self.profile = profile.unwrap_or_else(|failure| Profile::of_running(spawn, failure));
+        self.profile = profile.unwrap_or_else(|failure| AgentProfile::of_running(spawn, failure));
         self.limits = limits;
         self.watch_rest();
     }
 
     /// Processes one input and returns the rows to commit and the acts that follow.
-    pub(crate) fn step(&mut self, ctx: &Ctx, input: Input) -> Batch {
-        let mut out = Batch::new(ctx, &self.session);
+    pub(crate) fn step(&mut self, ctx: &StepContext, input: ActorInput) -> StepOutput {
+        let mut out = StepOutput::new(ctx, &self.session);
         match input {
-            Input::Started => self.on_started(&mut out),
-            Input::Command { ticket, command, keyed } => self.on_command(ticket, command, keyed, &mut out),
-            Input::News(news) => self.on_news(news, &mut out),
-            Input::RequestDone { at, outcome } => self.on_request_done(at, outcome, &mut out),
-            Input::Inspected { at, found } => self.on_inspected(at, found, &mut out),
-            Input::Disconnected => self.on_disconnected(&out),
-            Input::Tick => self.on_tick(&mut out),
+            ActorInput::Started => self.on_started(&mut out),
+            ActorInput::Command { ticket, command, keyed } => {
+                self.on_command(ticket, command, keyed, &mut out)
+            }
+            ActorInput::Lease(news) => self.on_news(news, &mut out),
+            ActorInput::RequestDone { at, outcome } => self.on_request_done(at, outcome, &mut out),
+            ActorInput::Inspected { at, found } => self.on_inspected(at, found, &mut out),
+            ActorInput::Disconnected => self.on_disconnected(&out),
+            ActorInput::Tick => self.on_tick(&mut out),
             // `finish` below starts the agent.
-            Input::LookedUp => {}
+            ActorInput::LookedUp => {}
         }
         self.finish(&mut out);
         out
     }
 
-    /// Earliest time at which [`Input::Tick`] is needed, milliseconds since the Unix epoch.
+    /// Earliest time at which [`ActorInput::Tick`] is needed, milliseconds since the Unix epoch.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
         let timers = &self.timers;
         let permissions = self.permissions.values().filter_map(|row| row.deadline_at_ms);
@@ -265,12 +275,12 @@ impl Actor {
 
     fn is_ready(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| {
-            lease.row.usage == LeaseUse::Ready && !lease.closing && lease.ended.is_none()
+            lease.row.usage == LeaseStatus::Ready && !lease.closing && lease.ended.is_none()
         })
     }
 
     /// Last part of every step: starts what the new state requires, and writes the progress rows.
-    fn finish(&mut self, out: &mut Batch) {
+    fn finish(&mut self, out: &mut StepOutput) {
         self.start_next(out);
         self.end_lease_if_drained(out);
         self.start_next(out);
@@ -280,16 +290,16 @@ impl Actor {
         self.watch_away(out);
         self.pump(out);
         // Input for the agent goes before the end of its process.
-        out.acts.sort_by_key(|act| matches!(act, Act::CloseLease { .. }));
+        out.acts.sort_by_key(|act| matches!(act, ActorEffect::CloseLease { .. }));
         self.write_progress(out);
         out.write_session(&mut self.session);
     }
 }
 
 /// Restores the line splitter at the committed offset, which includes the pieces of the unfinished line.
-fn restore_lines(stdout_offset: u64, tail: &[(u64, Vec<u8>)], bytes_max: usize) -> Lines {
+fn restore_lines(stdout_offset: u64, tail: &[(u64, Vec<u8>)], bytes_max: usize) -> LineSplitter {
     let line_start = tail.first().map_or(stdout_offset, |(offset, _)| *offset);
-    let mut lines = Lines::new(line_start, bytes_max);
+    let mut lines = LineSplitter::new(line_start, bytes_max);
     for (offset, piece) in tail {
         // A piece that does not fit cannot have been committed; the next attach would request it again.
         if lines.preload(*offset, piece).is_err() {

@@ -15,7 +15,7 @@ const NAMED_MAX: usize = 5;
 
 /// Session that a name may refer to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Candidate {
+pub(crate) struct SessionCandidate {
     /// Key of the session.
     pub(crate) session_key: SessionKey,
     /// The agent's own id of the conversation, once it has one.
@@ -24,7 +24,7 @@ pub(crate) struct Candidate {
     pub(crate) label: Option<String>,
 }
 
-impl Candidate {
+impl SessionCandidate {
     /// Last part of the key, unique within this gateway.
     fn id(&self) -> &str {
         let key = self.session_key.as_str();
@@ -33,7 +33,7 @@ impl Candidate {
 }
 
 /// Ways to match a name, in order of precedence: the first one that matches any session decides.
-const WAYS: [fn(&Candidate, &str) -> bool; 5] = [
+const WAYS: [fn(&SessionCandidate, &str) -> bool; 5] = [
     |it, name| it.session_key.as_str() == name,
     |it, name| it.session_key.as_str().eq_ignore_ascii_case(name),
     |it, name| it.id().eq_ignore_ascii_case(name) || it.agent_session_id.as_deref() == Some(name),
@@ -48,7 +48,7 @@ const WAYS: [fn(&Candidate, &str) -> bool; 5] = [
 ///
 /// # Errors
 /// `NO_SESSION`; with the detail `SESSION_AMBIGUOUS` if several match.
-pub(crate) fn find(name: &str, candidates: &[Candidate]) -> Result<SessionKey, Failure> {
+pub(crate) fn find(name: &str, candidates: &[SessionCandidate]) -> Result<SessionKey, Failure> {
     for fits in WAYS {
         let mut found: Vec<&SessionKey> =
             candidates.iter().filter(|it| fits(it, name)).map(|it| &it.session_key).collect();
@@ -87,16 +87,16 @@ pub(crate) fn unnamed(here: Route, requester: Option<&SessionKey>) -> Result<Ses
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::core::route::Destination;
+    use crate::core::route::UnboundDestination;
     use acp_shared::ids::BindingId;
 
     fn key(text: &str) -> SessionKey {
         SessionKey::parse(text).unwrap()
     }
 
-    fn candidate(key: &str, agent_session_id: &str, label: &str) -> Candidate {
+    fn candidate(key: &str, agent_session_id: &str, label: &str) -> SessionCandidate {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Candidate {
+        SessionCandidate {
             session_key: self::key(key),
             agent_session_id: some(agent_session_id),
             label: some(label),
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn e04_what_fits_several_names_them() {
-        let all: Vec<Candidate> =
+        let all: Vec<SessionCandidate> =
             (0..9).map(|n| candidate(&format!("agent:a:acp:{n}"), "", "twin")).collect();
         let failure = find("twin", &all).unwrap_err();
         let keys: Vec<String> = (0..5).map(|n| format!("agent:a:acp:{n}")).collect();
@@ -162,7 +162,7 @@ mod tests {
             session_key: bound.clone(),
             reason: "active-binding",
         };
-        let unbound = Route::Unbound { destination: Destination::Hint, reason: "no-binding" };
+        let unbound = Route::Unbound { destination: UnboundDestination::Hint, reason: "no-binding" };
         let stale = Route::Refused { failure: Failure::of(Code::StaleBinding), reason: "session-missing" };
         for (here, requester, want) in [
             (is_bound.clone(), None, Ok(&bound)),

@@ -1,6 +1,6 @@
 //! Policy checks. Error messages name the refusing key, the place of the setting, and the remedy.
 
-use super::{Effective, Policy};
+use super::{Effective, EffectivePolicy};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::AgentName;
@@ -18,7 +18,7 @@ pub(crate) const SPAWN_NOT_ALLOWED: &str = "SPAWN_NOT_ALLOWED_HERE";
 
 /// Origin of a request to bind a conversation to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bind {
+pub(crate) enum BindOrigin {
     /// A person binds to an existing session.
     Focus,
     /// A person spawns a session.
@@ -30,7 +30,7 @@ pub(crate) enum Bind {
 
 /// Timeouts of a new binding; `None` for none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct BindingWindows {
+pub(crate) struct BindingTimeouts {
     /// Idle timeout, in milliseconds.
     pub(crate) idle_ms: Option<u64>,
     /// Maximum age, in milliseconds.
@@ -45,7 +45,7 @@ fn off_by(code: Code, what: &str, by: &Effective<bool>, how: &str) -> Failure {
     Failure::new(code, format!("{what} by policy: {}. {how}", by.said())).origin("gateway")
 }
 
-impl Policy {
+impl EffectivePolicy {
     fn on(&self) -> Result<(), Failure> {
         let off = || off(Code::Disabled, "ACP is disabled", &self.enabled);
         if self.enabled.value { Ok(()) } else { Err(off()) }
@@ -75,7 +75,7 @@ impl Policy {
     /// # Errors
     /// `ACP_DISABLED`; with the detail `BINDINGS_DISABLED` or `SPAWN_NOT_ALLOWED_HERE` if only this is
     /// disabled.
-    pub(crate) fn may_bind(&self, who: Bind) -> Result<BindingWindows, Failure> {
+    pub(crate) fn may_bind(&self, who: BindOrigin) -> Result<BindingTimeouts, Failure> {
         self.on()?;
         let bindings = &self.bindings;
         if !bindings.enabled.value {
@@ -83,9 +83,13 @@ impl Policy {
             return Err(off(Code::Disabled, what, &bindings.enabled).detail("BINDINGS_DISABLED"));
         }
         let gate = match who {
-            Bind::Focus => None,
-            Bind::Spawn => Some((&bindings.spawn_acp_sessions, "Spawning sessions from a conversation")),
-            Bind::AgentSpawn => Some((&bindings.spawn_subagent_sessions, "Spawning sessions by agents")),
+            BindOrigin::Focus => None,
+            BindOrigin::Spawn => {
+                Some((&bindings.spawn_acp_sessions, "Spawning sessions from a conversation"))
+            }
+            BindOrigin::AgentSpawn => {
+                Some((&bindings.spawn_subagent_sessions, "Spawning sessions by agents"))
+            }
         };
         if let Some((gate, what)) = gate.filter(|(gate, _)| !gate.value) {
             let what = format!("{what} is disabled here");
@@ -96,7 +100,7 @@ impl Policy {
             );
             return Err(off_by(Code::Disabled, &what, gate, &how).detail(SPAWN_NOT_ALLOWED));
         }
-        Ok(BindingWindows { idle_ms: bindings.idle_ms.value, max_age_ms: bindings.max_age_ms.value })
+        Ok(BindingTimeouts { idle_ms: bindings.idle_ms.value, max_age_ms: bindings.max_age_ms.value })
     }
 
     /// True if a stale binding may be removed automatically: only while prompts are routed, so that a

@@ -13,13 +13,13 @@ fn loaded(text: &str) -> Loaded {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 
-fn scope(channel: &str, account: &str, agent: &str) -> Scope {
+fn scope(channel: &str, account: &str, agent: &str) -> PolicyScope {
     let name = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    Scope { channel: name(channel), account: name(account), agent: AgentName::parse(agent).ok() }
+    PolicyScope { channel: name(channel), account: name(account), agent: AgentName::parse(agent).ok() }
 }
 
 /// Formats one setting as `value | key | source`.
-fn line(policy: &Policy, setting: &str) -> String {
+fn line(policy: &EffectivePolicy, setting: &str) -> String {
     let rows = shown(policy).unwrap();
     let row = rows.iter().find(|row| row.setting == setting).unwrap_or_else(|| panic!("no {setting}"));
     format!("{} | {} | {}", row.value, row.key, row.source)
@@ -63,7 +63,7 @@ fn account_over_channel_over_session_over_default() {
         (scope("discord", "", ""), 2),
         (scope("console", "main", ""), 3),
         (scope("telegram", "main", ""), 3),
-        (Scope::default(), 3),
+        (PolicyScope::default(), 3),
     ] {
         assert_eq!(effective(&all, &at).bindings.idle_ms.value, Some(hours * HOUR_MS), "{at:?}");
     }
@@ -86,21 +86,31 @@ fn who_may_spawn_from_a_conversation() {
     let unbound = "[session.thread_bindings]\nenabled = false\n";
     let key = "channels.discord.thread_bindings.spawn_acp_sessions";
     for (text, at, who, want) in [
-        ("", ("console", ""), Bind::Spawn, Ok(())),
-        ("", ("discord", "main"), Bind::Focus, Ok(())),
-        ("", ("discord", "main"), Bind::Spawn, Err(format!("{key} = false (default)"))),
-        ("", ("discord", "main"), Bind::Spawn, Err(format!("can set {key} = true in gateway.toml"))),
-        (channel, ("discord", "main"), Bind::Spawn, Ok(())),
+        ("", ("console", ""), BindOrigin::Spawn, Ok(())),
+        ("", ("discord", "main"), BindOrigin::Focus, Ok(())),
+        ("", ("discord", "main"), BindOrigin::Spawn, Err(format!("{key} = false (default)"))),
+        ("", ("discord", "main"), BindOrigin::Spawn, Err(format!("can set {key} = true in gateway.toml"))),
+        (channel, ("discord", "main"), BindOrigin::Spawn, Ok(())),
         (
             both.as_str(),
             ("discord", "main"),
-            Bind::Spawn,
+            BindOrigin::Spawn,
             Err("accounts.main.thread_bindings.spawn_acp_sessions = false (/g.toml:4)".to_owned()),
         ),
-        (both.as_str(), ("discord", "other"), Bind::Spawn, Ok(())),
-        (channel, ("discord", "main"), Bind::AgentSpawn, Err("spawn_subagent_sessions = false".to_owned())),
-        (off, ("console", ""), Bind::Focus, Err("acp.enabled = false (/g.toml:2)".to_owned())),
-        (unbound, ("console", ""), Bind::Focus, Err("session.thread_bindings.enabled = false".to_owned())),
+        (both.as_str(), ("discord", "other"), BindOrigin::Spawn, Ok(())),
+        (
+            channel,
+            ("discord", "main"),
+            BindOrigin::AgentSpawn,
+            Err("spawn_subagent_sessions = false".to_owned()),
+        ),
+        (off, ("console", ""), BindOrigin::Focus, Err("acp.enabled = false (/g.toml:2)".to_owned())),
+        (
+            unbound,
+            ("console", ""),
+            BindOrigin::Focus,
+            Err("session.thread_bindings.enabled = false".to_owned()),
+        ),
     ] {
         let got = effective(&loaded(text), &scope(at.0, at.1, "")).may_bind(who);
         match (&got, &want) {
@@ -126,7 +136,7 @@ fn switches_name_their_key_and_where_it_was_set() {
             Some(Code::DispatchDisabled),
         ),
     ] {
-        let policy = effective(&loaded(text), &Scope::default());
+        let policy = effective(&loaded(text), &PolicyScope::default());
         let code = |result: Result<(), crate::error::Failure>| {
             let failure = result.err()?;
             assert!(failure.message.contains("enabled = false (/g.toml:2)"), "{}", failure.message);
@@ -197,7 +207,10 @@ fn env_allow_is_of_all_levels_together() {
         }
     );
     assert_eq!(effective(&loaded(text), &scope("", "", "goose")).env_allow.value, ["A", "B", "C"]);
-    assert_eq!(line(&effective(&loaded(""), &Scope::default()), "env_allow"), "[] | acp.env_allow | default");
+    assert_eq!(
+        line(&effective(&loaded(""), &PolicyScope::default()), "env_allow"),
+        "[] | acp.env_allow | default"
+    );
 }
 
 #[test]
@@ -240,7 +253,7 @@ fn what_is_bent_in_live_mode_says_so() {
             Separator::Newline,
         ),
     ] {
-        let stream = effective(&loaded(&text), &Scope::default()).stream;
+        let stream = effective(&loaded(&text), &PolicyScope::default()).stream;
         let got = (stream.coalesce_idle_ms.value, stream.coalesce_idle_ms.note.as_deref());
         assert_eq!(got, (idle_ms, note), "{text}");
         assert_eq!(stream.hidden_boundary_separator.value, separator, "{text}");
@@ -250,7 +263,7 @@ fn what_is_bent_in_live_mode_says_so() {
 #[test]
 fn tags_have_their_own_visibility() {
     let text = "[acp.stream.tag_visibility]\ntool_call = true\nof_my_own = false\n";
-    let tags = effective(&loaded(text), &Scope::default()).stream.tag_visibility;
+    let tags = effective(&loaded(text), &PolicyScope::default()).stream.tag_visibility;
     let seen = |tag: &str| tags.value.get(tag).copied();
     assert_eq!(
         [seen("tool_call"), seen("of_my_own"), seen("agent_message_chunk"), seen("plan"), seen("unheard_of")],

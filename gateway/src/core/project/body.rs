@@ -2,7 +2,7 @@
 
 use crate::config::Separator;
 use crate::core::event::EventKind;
-use crate::core::project::lines::{Lines, content_text};
+use crate::core::project::lines::{UpdateLines, content_text};
 use crate::core::project::style::{MESSAGE, Style};
 use crate::core::project::{DIGESTED, UNREADABLE, parse};
 use crate::core::sanitize::{self, line as one_line};
@@ -13,7 +13,7 @@ const THOUGHT: &str = "agent_thought_chunk";
 
 /// Kind of the last visible item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Last {
+enum LastItem {
     Nothing,
     Text,
     Line,
@@ -21,21 +21,21 @@ enum Last {
 
 /// Visible output of a run, built row by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Body {
+pub(crate) struct RunOutput {
     style: Style,
     out: String,
     chars: usize,
     is_cut: bool,
     is_text_hidden: bool,
-    last: Last,
+    last: LastItem,
     /// True if a hidden tool call separates the last text from the next one.
     is_boundary: bool,
     /// Text of the current thought, shown as one line when it ends.
     thought: String,
-    lines: Lines,
+    lines: UpdateLines,
 }
 
-impl Body {
+impl RunOutput {
     /// Creates the empty output of a run in this style.
     pub(crate) fn new(style: Style) -> Self {
         Self {
@@ -44,10 +44,10 @@ impl Body {
             chars: 0,
             is_cut: false,
             is_text_hidden: false,
-            last: Last::Nothing,
+            last: LastItem::Nothing,
             is_boundary: false,
             thought: String::new(),
-            lines: Lines::default(),
+            lines: UpdateLines::default(),
         }
     }
 
@@ -75,7 +75,7 @@ impl Body {
             EventKind::ToolCall => self.add_tool("tool_call", update),
             EventKind::ToolCallUpdate => self.add_tool("tool_call_update", update),
             EventKind::Plan => self.lines.other(&self.style, "plan", update),
-            EventKind::HostRequest => Lines::host_request(&self.style, update),
+            EventKind::HostRequest => UpdateLines::host_request(&self.style, update),
             _ => {
                 let tag = update["sessionUpdate"].as_str().unwrap_or("update");
                 self.lines.other(&self.style, tag, update)
@@ -94,7 +94,7 @@ impl Body {
 
     /// True if the agent's text is last, so that the next chunk may continue in the middle of a phrase.
     pub(crate) fn ends_in_text(&self) -> bool {
-        self.last == Last::Text
+        self.last == LastItem::Text
     }
 
     /// True if output beyond the maximum length was dropped.
@@ -158,25 +158,25 @@ impl Body {
         }
         let is_boundary = std::mem::take(&mut self.is_boundary);
         let gap = match self.last {
-            Last::Nothing => "",
-            Last::Text if !is_boundary => "",
-            Last::Text => self.gap(self.style.separator, text),
-            Last::Line => self.gap(Separator::Paragraph, text),
+            LastItem::Nothing => "",
+            LastItem::Text if !is_boundary => "",
+            LastItem::Text => self.gap(self.style.separator, text),
+            LastItem::Line => self.gap(Separator::Paragraph, text),
         };
         self.push(gap);
         self.push(text);
-        self.last = Last::Text;
+        self.last = LastItem::Text;
     }
 
     fn add_line(&mut self, line: &str) {
         let gap = match self.last {
-            Last::Nothing => "",
-            Last::Text => self.gap(Separator::Paragraph, line),
-            Last::Line => self.gap(Separator::Newline, line),
+            LastItem::Nothing => "",
+            LastItem::Text => self.gap(Separator::Paragraph, line),
+            LastItem::Line => self.gap(Separator::Newline, line),
         };
         self.push(gap);
         self.push(line);
-        self.last = Last::Line;
+        self.last = LastItem::Line;
         self.is_boundary = false;
     }
 

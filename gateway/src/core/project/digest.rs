@@ -1,11 +1,11 @@
 //! Digest of an ended run for the final message, built from rows committed before the final row.
 
 use crate::core::event::EventKind;
-use crate::core::project::changes::Changes;
-use crate::core::project::files::AsFiles;
+use crate::core::project::changes::FileChanges;
+use crate::core::project::files::FileSettings;
 use crate::core::project::footer::Footer;
 use crate::core::project::names::quoted;
-use crate::core::project::{Body, Style, parse};
+use crate::core::project::{RunOutput, Style, parse};
 use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::head;
 
@@ -16,12 +16,12 @@ pub(crate) struct RunDigest {
     pub(super) started: bool,
     has_footer: bool,
     output_chars_max: usize,
-    files: Option<AsFiles>,
+    files: Option<FileSettings>,
     /// Author of the prompt in another conversation.
     asked_by: Option<String>,
     footer: Footer,
-    body: Body,
-    changes: Changes,
+    body: RunOutput,
+    changes: FileChanges,
 }
 
 impl RunDigest {
@@ -33,8 +33,8 @@ impl RunDigest {
         // A file holds more than messages.
         let kept =
             files.as_ref().filter(|files| files.long_final_parts > 0).map_or(0, |files| files.bytes_max);
-        let body = Body::new(Style { output_chars_max: output_chars_max.max(kept), ..style });
-        let (footer, changes) = (Footer::default(), Changes::default());
+        let body = RunOutput::new(Style { output_chars_max: output_chars_max.max(kept), ..style });
+        let (footer, changes) = (Footer::default(), FileChanges::default());
         Self { mode, started, has_footer, output_chars_max, files, asked_by: None, footer, body, changes }
     }
 
@@ -84,12 +84,12 @@ impl RunDigest {
     }
 
     /// Settings for files; `None` if the channel supports none.
-    pub(super) const fn files(&self) -> Option<&AsFiles> {
+    pub(super) const fn files(&self) -> Option<&FileSettings> {
         self.files.as_ref()
     }
 
     /// File changes of the run.
-    pub(super) const fn changes(&self) -> &Changes {
+    pub(super) const fn changes(&self) -> &FileChanges {
         &self.changes
     }
 

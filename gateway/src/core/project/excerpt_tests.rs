@@ -3,10 +3,10 @@ use super::*;
 use crate::core::split::{Unit, split};
 use proptest::prelude::*;
 
-const ROOM: Limit = Limit::new(Unit::Utf16, 1_900);
+const ROOM: MessageLimit = MessageLimit::new(Unit::Utf16, 1_900);
 
 fn shown(call: &Value, is_markdown: bool) -> Option<String> {
-    Deed::of(call)?.shown(ROOM, is_markdown)
+    ToolPreview::of(call)?.shown(ROOM, is_markdown)
 }
 
 /// Excerpts prefer changes, then a command, text, input and locations.
@@ -81,7 +81,7 @@ fn what_an_agent_writes_stays_in_its_frame() {
 #[test]
 fn a_long_one_is_cut_and_says_so() {
     let of = |command: &str, room, is_markdown| {
-        let deed = Deed::of(&json!({"rawInput": {"command": command}})).unwrap();
+        let deed = ToolPreview::of(&json!({"rawInput": {"command": command}})).unwrap();
         deed.shown(room, is_markdown)
     };
     let lines = "line\n".repeat(40);
@@ -92,7 +92,7 @@ fn a_long_one_is_cut_and_says_so() {
     assert_eq!(of(&lines, ROOM, false), Some(want));
     let wide = of(&"é".repeat(5_000), ROOM, true).unwrap();
     assert_eq!(wide, format!("```sh\n{}\n```\n-# It goes on: {more}", "é".repeat(1_000)));
-    assert_eq!(of("ls", Limit::new(Unit::Bytes, 90), true), None, "no room");
+    assert_eq!(of("ls", MessageLimit::new(Unit::Bytes, 90), true), None, "no room");
     assert_eq!(of(&"line\n".repeat(24), ROOM, true).unwrap().matches("goes on").count(), 0);
 }
 
@@ -151,8 +151,8 @@ proptest! {
     /// its room.
     #[test]
     fn what_an_answer_allows_is_shown(call in any_call(), max in 32usize..2_000, is_markdown in any::<bool>()) {
-        let deed = Deed::of(&call);
-        let room = Some(Limit::new(Unit::Utf16, max));
+        let deed = ToolPreview::of(&call);
+        let room = Some(MessageLimit::new(Unit::Utf16, max));
         let shown = deed.and_then(|deed| deed.shown_in(room, is_markdown)).unwrap_or_default();
         let terminal = excerpt(&call).unwrap_or_default();
         for target in shown_targets(&call) {
@@ -183,8 +183,8 @@ proptest! {
             2 => json!({"content": [{"type": "content", "content": {"type": "text", "text": text}}]}),
             _ => json!({"rawInput": {"x": text}}),
         };
-        let limit = Limit::new(unit, max);
-        let Some(shown) = Deed::of(&call).and_then(|deed| deed.shown(limit, is_markdown)) else { return Ok(()) };
+        let limit = MessageLimit::new(unit, max);
+        let Some(shown) = ToolPreview::of(&call).and_then(|deed| deed.shown(limit, is_markdown)) else { return Ok(()) };
         prop_assert!(limit.fits(&shown), "{:?}", shown);
         prop_assert!(shown.lines().count() <= LINES_MAX + 3);
         let is_seen = |c: char| c == '\n' || c == APART || !is_hidden(c);

@@ -15,7 +15,7 @@ const NAMES_MAX: usize = 12;
 
 /// State of a tool call for the one-line descriptions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Tool {
+struct ToolCallState {
     title: String,
     kind: String,
     /// `completed`, `failed`, or any other value while the call runs.
@@ -24,7 +24,7 @@ struct Tool {
     is_end_said: bool,
 }
 
-impl Tool {
+impl ToolCallState {
     fn is_over(&self) -> bool {
         matches!(self.status.as_str(), "completed" | "failed")
     }
@@ -59,13 +59,13 @@ impl Tool {
 
 /// Line state of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Lines {
-    tools: BTreeMap<String, Tool>,
+pub(crate) struct UpdateLines {
+    tools: BTreeMap<String, ToolCallState>,
     /// Last line of each other kind, by tag.
     said: BTreeMap<String, String>,
 }
 
-impl Lines {
+impl UpdateLines {
     /// Returns the line about a `tool_call` or a `tool_call_update`, if one is due.
     pub(crate) fn tool(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
         let id = update["toolCallId"].as_str()?;

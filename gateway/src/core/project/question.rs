@@ -2,11 +2,11 @@
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::permission::{kind_note, short_id};
-use crate::core::project::excerpt::{Deed, words_of};
+use crate::core::project::excerpt::{ToolPreview, words_of};
 use crate::core::project::names::{quoted, unmarked};
 use crate::core::project::style::Style;
 use crate::core::project::{OPTIONS_MAX, actions, parse};
-use crate::core::rows::{Settler, Without};
+use crate::core::rows::{AutoResolution, ResolvedBy};
 use crate::core::ttl::span;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ const END_CHARS: usize = 100;
 pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String {
     let shows = &style.shows;
     let (call, options) = (&payload["params"]["toolCall"], options_of(payload));
-    let deed = Deed::of(call);
+    let deed = ToolPreview::of(call);
     let head = head(call, deed.as_ref(), shows.markdown);
     let mut rest = String::new();
     let buttons = actions::of_permission(payload, shows.buttons).map_or(0, |asks| asks.actions.len());
@@ -46,12 +46,12 @@ pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String 
 }
 
 /// First line: the action that the agent wants to perform.
-fn head(call: &Value, deed: Option<&Deed>, is_markdown: bool) -> String {
+fn head(call: &Value, deed: Option<&ToolPreview>, is_markdown: bool) -> String {
     let given = |key: &str| call[key].as_str().filter(|text| !text.trim().is_empty());
     let title = ["title", "kind", "toolCallId"].into_iter().find_map(given).unwrap_or("something");
     // Text shown below is not repeated.
     let bare = title.trim().trim_matches('`').trim();
-    if deed.and_then(Deed::command).is_some_and(|command| command.trim() == bare) {
+    if deed.and_then(ToolPreview::command).is_some_and(|command| command.trim() == bare) {
         return "The agent asks for a permission to run this:".to_owned();
     }
     let kind = given("kind").filter(|kind| *kind != "other" && *kind != title);
@@ -101,13 +101,15 @@ pub(super) fn settles_by_policy(asked: &Value, next: &EventRow) -> bool {
     let settled = parse(&next.payload);
     next.kind == EventKind::PermissionSettled
         && settled["permission_id"] == asked["permission_id"]
-        && settler(&settled) == Settler::Without(Without::Policy)
+        && settler(&settled) == ResolvedBy::Auto(AutoResolution::Policy)
 }
 
 /// Notice about the settlement of a question; `None` if the question's own message is edited to show it.
 pub(super) fn settled(style: &Style, payload: &Value) -> Option<String> {
     let by = settler(payload);
-    if by == Settler::Without(Without::Policy) || (style.shows.changes && actions::about(payload).is_some()) {
+    if by == ResolvedBy::Auto(AutoResolution::Policy)
+        || (style.shows.changes && actions::about(payload).is_some())
+    {
         return None;
     }
     let option = payload["option_name"].as_str().or_else(|| payload["option_id"].as_str());
@@ -115,41 +117,43 @@ pub(super) fn settled(style: &Style, payload: &Value) -> Option<String> {
 }
 
 /// Returns the person or rule that settled a permission, from its journal row.
-fn settler(payload: &Value) -> Settler {
+fn settler(payload: &Value) -> ResolvedBy {
     let word = payload["without"].as_str();
-    let without = word.and_then(|word| Without::ALL.into_iter().find(|known| known.as_str() == word));
-    let named = || Settler::Person(payload["by"].as_str().unwrap_or_default().to_owned());
-    without.map_or_else(named, Settler::Without)
+    let without = word.and_then(|word| AutoResolution::ALL.into_iter().find(|known| known.as_str() == word));
+    let named = || ResolvedBy::Person(payload["by"].as_str().unwrap_or_default().to_owned());
+    without.map_or_else(named, ResolvedBy::Auto)
 }
 
 /// Describes the settlement of a permission: the chosen option, if any, and the person or rule. Names are
 /// quoted; rules never are.
-pub(crate) fn outcome(option: Option<&str>, by: &Settler, is_markdown: bool) -> String {
+pub(crate) fn outcome(option: Option<&str>, by: &ResolvedBy, is_markdown: bool) -> String {
     let option = option.map(|name| quoted(name, is_markdown));
     let by_name = |name: &str| match name.trim() {
         "" => "nobody named".to_owned(),
         name => format!("by {}", quoted(name, is_markdown)),
     };
     let why = match (option, by) {
-        (Some(option), Settler::Without(Without::Deadline)) => {
+        (Some(option), ResolvedBy::Auto(AutoResolution::Deadline)) => {
             return format!("Nobody answered in time: {option}.");
         }
-        (None, Settler::Without(Without::Deadline)) => {
+        (None, ResolvedBy::Auto(AutoResolution::Deadline)) => {
             return "Nobody answered in time: refused.".to_owned();
         }
-        (Some(option), Settler::Person(name)) => return format!("Answered: {option} ({}).", by_name(name)),
-        (Some(option), Settler::Without(without)) => {
+        (Some(option), ResolvedBy::Person(name)) => {
+            return format!("Answered: {option} ({}).", by_name(name));
+        }
+        (Some(option), ResolvedBy::Auto(without)) => {
             return format!("Answered: {option} ({}).", without.as_str());
         }
-        (None, Settler::Person(name)) => by_name(name),
-        (None, Settler::Without(without)) => match without {
-            Without::Cancel => "the turn was stopped",
-            Without::TurnEnded => "the turn has ended",
-            Without::LeaseEnded => "the agent has ended",
-            Without::SessionClosed => "the session was closed",
-            Without::Agent => "the agent took it back",
-            Without::Adopted => "another gateway took over",
-            Without::Policy | Without::Deadline | Without::Nobody => without.as_str(),
+        (None, ResolvedBy::Person(name)) => by_name(name),
+        (None, ResolvedBy::Auto(without)) => match without {
+            AutoResolution::Cancel => "the turn was stopped",
+            AutoResolution::TurnEnded => "the turn has ended",
+            AutoResolution::LeaseEnded => "the agent has ended",
+            AutoResolution::SessionClosed => "the session was closed",
+            AutoResolution::Agent => "the agent took it back",
+            AutoResolution::Adopted => "another gateway took over",
+            AutoResolution::Policy | AutoResolution::Deadline | AutoResolution::Nobody => without.as_str(),
         }
         .to_owned(),
     };

@@ -2,11 +2,11 @@
 use super::several::{Square, at};
 use super::*;
 use crate::channel::{Lookup, Reply as ChannelReply};
-use crate::core::link::{Ask, PermissionOption, Wanted};
+use crate::core::link::{AgentRequest, AgentRequestKind, PermissionOption};
 use crate::core::project::PartKind;
-use crate::core::project::actions::About;
+use crate::core::project::actions::ButtonSubject;
 use crate::core::rows::{BindingRow, PermissionState};
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::bindings;
 use crate::store::buttons::{self, ButtonMessage};
 use acp_shared::ids::LeaseId;
@@ -30,12 +30,12 @@ fn question(id: u32) -> PermissionRow {
     PermissionRow {
         lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
         session_key: keyed(id),
-        ask: Ask {
+        ask: AgentRequest {
             at: 7,
             run_id: None,
             method: "session/request_permission".to_owned(),
             params: "{}".to_owned(),
-            what: Wanted::Permission { title: "Write".to_owned(), tool_kind: None, options },
+            what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
         },
         state: PermissionState::Pending,
         option_id: None,
@@ -73,7 +73,7 @@ async fn a_typed_answer_is_told_once() {
         if is_here {
             let message =
                 ButtonMessage { message_id: "9".into(), kind: PartKind::Permission, text: "?".into() };
-            let about = About::Permission(question(1).permission_id());
+            let about = ButtonSubject::Permission(question(1).permission_id());
             let at = conversation("c");
             let keep = move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &at, &keyed(1), &message, &about);
             store.write("keep", keep).await.unwrap();
@@ -100,8 +100,10 @@ async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
         let service = Arc::clone(&fake) as Arc<dyn Service>;
         let inlet = Inlet::new(store.clone(), channels, service, Metrics::default());
         fake.pending.lock().unwrap().push(question(1));
-        let said =
-            Inbound { standing: Some(Standing::Operator), ..message("m1", "/acp allow --session first") };
+        let said = Inbound {
+            standing: Some(RequesterRole::Operator),
+            ..message("m1", "/acp allow --session first")
+        };
         let outcome = inlet.accept(Inbound { conversation: at("one"), ..said }).await.unwrap();
         assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: “Option y”.", is_here));
         assert_eq!(square.texts().len(), usize::from(!is_here));
@@ -502,12 +504,12 @@ impl Channel for Thread {
         "thread"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> ChannelReply<'a, SendOutcome> {

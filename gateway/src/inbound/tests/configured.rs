@@ -4,7 +4,7 @@
 use super::fake::{Party, inlet_of, party};
 use super::*;
 use crate::channel::{Inbox, Placed};
-use crate::core::configured::Made;
+use crate::core::configured::StaticSessionSpec;
 use std::path::Path;
 
 const ROOM: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
@@ -27,7 +27,7 @@ async fn bound(store: &Store) -> Vec<(String, String, String, bool)> {
     let rows = store.read("bound", |db| {
         let sql = "SELECT thread_id, session_key, status, metadata_json FROM acp_bindings ORDER BY rowid";
         crate::store::codec::all(db, sql, [], |row| {
-            let made = Made::read(&row.get::<_, String>("metadata_json")?);
+            let made = StaticSessionSpec::read(&row.get::<_, String>("metadata_json")?);
             Ok((row.get("thread_id")?, row.get("session_key")?, row.get("status")?, made.is_some()))
         })
     });
@@ -101,7 +101,7 @@ async fn d15_what_the_configuration_binds_was_read_up_to_the_message_that_had_it
     // A kill between the transaction that makes the session and what follows.
     let loaded = fake.config();
     let entry = loaded.config.bindings[0].clone();
-    let made = Made::of(&entry).unwrap();
+    let made = StaticSessionSpec::of(&entry).unwrap();
     let session = SessionKey::parse("agent:demo:acp:early").unwrap();
     let early = (session.clone(), made.metadata(Some("1")));
     let request = crate::bindings::configured::request(&conversation("c"), entry, early);

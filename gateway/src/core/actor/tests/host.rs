@@ -5,8 +5,8 @@ use super::cases::{ask, prompt, ready, run_state};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::core::event::EventKind as K;
-use crate::core::host::{Content, Inspection};
-use crate::core::link::{RpcError, Wanted};
+use crate::core::host::{FileContent, Inspection};
+use crate::core::link::{AgentRequestKind, RpcError};
 use crate::core::options::Setting;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{NonInteractive, PermissionMode, RequestState};
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 impl World {
     /// The driver's inspection of the target of a write.
     pub(super) fn inspect(&self, row: &AgentRequestRow) -> Result<Inspection, RpcError> {
-        let Wanted::FsWrite { path, content } = &row.ask.what else { panic!("{row:?}") };
+        let AgentRequestKind::FsWrite { path, content } = &row.ask.what else { panic!("{row:?}") };
         let path = self.links.get(path).unwrap_or(path).clone();
         if !path.starts_with("/w/") {
             return Err(RpcError { code: -32602, message: format!("{path}: outside") });
         }
         let old = self.disk.get(&path);
         let is_same = old == Some(content);
-        Ok(Inspection { path, is_same, old: old.cloned().map_or(Content::Absent, Content::Text) })
+        Ok(Inspection { path, is_same, old: old.cloned().map_or(FileContent::Absent, FileContent::Text) })
     }
 }
 
@@ -46,7 +46,7 @@ fn pending(world: &World) -> Vec<&PermissionRow> {
 
 fn answer(world: &mut World, option: &str) {
     let id = pending(world)[0].permission_id();
-    let command = Command::AnswerPermission {
+    let command = ActorCommand::AnswerPermission {
         permission_id: id,
         option_id: option.to_owned(),
         by: "somebody".to_owned(),
@@ -317,10 +317,10 @@ fn a_deadline_a_cancel_and_the_end_of_the_turn_refuse_what_was_asked() {
     type End = fn(&mut World, RunId);
     let deadline: End = |world, _| {
         world.now_ms += 10_000;
-        world.input(Input::Tick);
+        world.input(ActorInput::Tick);
     };
     let cancel: End = |world, run| {
-        world.command(Command::Cancel(Some(run))).unwrap();
+        world.command(ActorCommand::Cancel(Some(run))).unwrap();
     };
     let finish: End = |world, _| world.say("D\n");
     for (what, end, reason) in
@@ -340,7 +340,7 @@ fn nothing_is_begun_once_the_turn_is_being_stopped() {
     for mode in [PermissionMode::Ask, PermissionMode::ApproveAll] {
         let (mut world, run) = running(mode);
         world.deaf = true;
-        world.command(Command::Cancel(Some(run))).unwrap();
+        world.command(ActorCommand::Cancel(Some(run))).unwrap();
         world.say("W/w/f x\nCls\n");
         assert_eq!((pending(&world).len(), world.performed.len()), (0, 0), "{mode:?}");
         assert_eq!(heard(&world).len(), 2, "{mode:?}");
@@ -362,7 +362,7 @@ fn an_effect_that_fails_is_journaled_as_failed() {
     world.say("W/w/f x\n");
     let (at, _) = world.performed[0];
     let error = RpcError { code: -32603, message: "disk full".to_owned() };
-    world.input(Input::RequestDone { at, outcome: Err(error) });
+    world.input(ActorInput::RequestDone { at, outcome: Err(error) });
     assert_eq!(effects(&world)[1], effect("write", "failed", ""));
 }
 
@@ -405,7 +405,7 @@ fn another_permission_mode_decides_about_the_questions_that_wait() {
             if again {
                 restart(&mut world);
             }
-            world.command(Command::Set(Setting::Permission(mode))).unwrap();
+            world.command(ActorCommand::Set(Setting::Permission(mode))).unwrap();
             assert_eq!((pending(&world).len(), effects(&world)), (waits, want.clone()), "{mode:?}");
             let is_allowed = mode == PermissionMode::ApproveAll;
             assert_eq!(world.performed.len(), if is_allowed { 2 } else { 0 }, "{mode:?}");
@@ -416,7 +416,7 @@ fn another_permission_mode_decides_about_the_questions_that_wait() {
             for permission_id in asked.into_iter().filter(|_| waits == 0) {
                 let by = "somebody".to_owned();
                 let late =
-                    Command::AnswerPermission { permission_id, option_id: "allow_once".to_owned(), by };
+                    ActorCommand::AnswerPermission { permission_id, option_id: "allow_once".to_owned(), by };
                 assert!(world.command(late).is_err(), "{mode:?}: an old button");
             }
         }
@@ -430,14 +430,14 @@ fn an_effect_that_was_not_sent_is_recalled() {
     type End = fn(&mut World, RunId);
     let cancel: End = |world, run| {
         world.deaf = true;
-        world.command(Command::Cancel(Some(run))).unwrap();
+        world.command(ActorCommand::Cancel(Some(run))).unwrap();
     };
     let finish: End = |world, _| world.say("D\n");
     let stricter: End = |world, _| {
-        world.command(Command::Set(Setting::Permission(PermissionMode::DenyAll))).unwrap();
+        world.command(ActorCommand::Set(Setting::Permission(PermissionMode::DenyAll))).unwrap();
     };
     let same: End = |world, _| {
-        world.command(Command::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
+        world.command(ActorCommand::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
     };
     for (end, recalled) in [(cancel, 2), (finish, 2), (stricter, 2), (same, 0)] {
         let (mut world, run) = running(PermissionMode::ApproveAll);
