@@ -134,7 +134,10 @@ impl Agents {
             mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
             asks: agent.asks.unwrap_or(preset.asks || name.as_str() == DEMO),
             options: options.into_iter().collect(),
-            mcp_servers: mcp::merged([loaded.config.mcp_servers.as_slice(), agent.mcp_servers.as_slice()]),
+            mcp_servers: mcp::merge_servers([
+                loaded.config.mcp_servers.as_slice(),
+                agent.mcp_servers.as_slice(),
+            ]),
             additional_directories: configured_directories(&loaded.config, &agent),
             client_fs: agent.client_fs.unwrap_or(preset.client_fs),
             offer_terminal: true,

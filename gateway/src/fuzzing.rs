@@ -10,7 +10,7 @@ use crate::api::{AnswerBody, CancelBody, CloseBody, OptionBody, PromptBody, Spaw
 use crate::core::event::{EventKind, EventRow, NewEvent};
 use crate::core::lines::{LINE_BYTES_MAX, LineSplitter};
 use crate::core::link::{AgentRequestKind, BackendMachine, BackendStep, OpenSessionParams, SubmitParams};
-use crate::core::project::{ChannelFeatures, RenderData, RunDigest, Style, project};
+use crate::core::project::{ChannelFeatures, RenderData, RunDigest, Style, render_row};
 use crate::core::rows::RunMode;
 use crate::core::split::{MessageLimit, Unit};
 use crate::runtime::direct::DirectLink;
@@ -175,7 +175,7 @@ fn styles() -> [Style; 2] {
 
 fn check_parts(style: &Style, event: &EventRow, digest: RenderData<'_>) {
     let binding_id = BindingId::parse(ID).expect("a binding id");
-    for part in project(binding_id, style, event, digest) {
+    for part in render_row(binding_id, style, event, digest) {
         assert!(style.limit.fits(&part.text), "a part is longer than its limit: {:?}", part.text);
     }
 }

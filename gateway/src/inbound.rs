@@ -18,7 +18,7 @@ use crate::core::binding::StaleReason;
 use crate::core::command;
 use crate::core::command::gate::RequesterRole;
 use crate::core::files::PromptFile;
-use crate::core::project::actions::of_queued;
+use crate::core::project::actions::queued_buttons;
 use crate::core::project::nonce_of;
 use crate::core::route::{Route, UnboundDestination};
 use crate::core::rows::{BindingRow, ConversationRef, RunMode};
@@ -456,7 +456,7 @@ pub(crate) async fn submit(
         after_seq: accepted.after_seq,
         queued_behind: accepted.queued_behind,
         text,
-        asks: is_queued.then(|| of_queued(accepted.run_id, mode == RunMode::Prompt)),
+        asks: is_queued.then(|| queued_buttons(accepted.run_id, mode == RunMode::Prompt)),
     })
 }
 

@@ -6,7 +6,7 @@ use crate::config::load::Loaded;
 use crate::config::reload::{self, Changes};
 use crate::core::actor::ActorLimits;
 use crate::core::lines::LINE_BYTES_MAX;
-use crate::core::policy::{self, EffectivePolicy, PolicyScope, effective};
+use crate::core::policy::{self, EffectivePolicy, PolicyScope, effective_policy};
 use crate::core::ttl::Timeouts;
 use acp_shared::ids::AgentName;
 use std::sync::Arc;
@@ -59,12 +59,12 @@ impl Live {
 
     /// Returns the effective policy of a scope.
     pub(crate) fn policy(&self, scope: &PolicyScope) -> EffectivePolicy {
-        effective(&self.now(), scope)
+        effective_policy(&self.now(), scope)
     }
 
     /// Returns the rendering settings for agent output in a scope.
     pub(crate) fn stream(&self, scope: &PolicyScope) -> policy::StreamPolicy {
-        policy::stream(&self.now(), scope)
+        policy::stream_policy(&self.now(), scope)
     }
 
     /// Returns the timeouts of unused sessions and bindings.
@@ -76,7 +76,7 @@ impl Live {
     pub(crate) fn limits(&self, agent: &AgentName) -> ActorLimits {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let loaded = self.now();
-        let policy = effective(&loaded, &PolicyScope::default().with_agent(agent));
+        let policy = effective_policy(&loaded, &PolicyScope::default().with_agent(agent));
         let limits = &loaded.config.limits;
         ActorLimits {
             queue_runs_max: count(policy.queue_runs_max.value),

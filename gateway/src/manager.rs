@@ -62,7 +62,7 @@ impl Manager {
     pub(crate) async fn resume(&self) -> Result<usize, StoreError> {
         let found = self.deps.store.found_sessions().await?;
         let eager_max = self.deps.live.at_start().acp.control_plane.recovery.eager_actors;
-        let plan = recovery::plan(found, usize::try_from(eager_max).unwrap_or(usize::MAX));
+        let plan = recovery::recovery_plan(found, usize::try_from(eager_max).unwrap_or(usize::MAX));
         for (session_key, step) in &plan.now {
             tracing::info!(%session_key, ?step, "taken up after a start");
             self.actor(session_key);

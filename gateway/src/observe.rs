@@ -108,7 +108,7 @@ pub(crate) fn starting(session: &SessionRow, spawn: &Spawn) {
         backend = session.backend,
         lease_id = %spawn.lease_id,
         kind = ?spawn.kind,
-        argv = ?argv::shown(&spawn.argv, &secrets),
+        argv = ?argv::redact_argv(&spawn.argv, &secrets),
         env = ?acp_shared::redact::EnvNames(&spawn.env),
         "adapter starts"
     );

@@ -6,10 +6,10 @@
 use super::{BindRequest, SessionBindingService};
 use crate::config::Binding;
 use crate::config::load::{Loaded, nearest_source};
-use crate::core::binding::{Placement, intro};
+use crate::core::binding::{Placement, binding_notice};
 use crate::core::command::gate::SYSTEM;
 use crate::core::configured::{
-    BindParams, RetiredSession, StaticBindingAction, StaticSessionSpec, decide, find,
+    BindParams, RetiredSession, StaticBindingAction, StaticSessionSpec, decide, find_entry,
 };
 use crate::core::policy::BindingTimeouts;
 use crate::core::request::{CloseRequest, SpawnRequest, StaticSessionParams};
@@ -112,7 +112,7 @@ impl ConfiguredBindings {
                 StaticBindingAction::Leave => return Ok(None),
                 StaticBindingAction::Withdraw(done) => Plan::Withdraw(done),
                 StaticBindingAction::Bind(bind) => {
-                    let entry = find(table, &at).map(|found| found.entry.clone());
+                    let entry = find_entry(table, &at).map(|found| found.entry.clone());
                     let Some((entry, next)) = entry.zip(look.next.clone()) else { return Ok(None) };
                     if let Some(row) = look.before(bind.after.as_ref()) {
                         bindings::end(tx, row.binding_id, "bound as configured")?;
@@ -162,7 +162,7 @@ impl ConfiguredBindings {
         };
         let bound = self.bindings.bind(request).await?;
         let over = after.map(|done| format!("{} is over: {}. ", done.session_key, done.reason()));
-        Ok(over.unwrap_or_default() + &intro(&bound.session, &bound.binding))
+        Ok(over.unwrap_or_default() + &binding_notice(&bound.session, &bound.binding))
     }
 }
 
@@ -197,7 +197,7 @@ pub(crate) fn request(
 /// `USAGE` with the detail `BOUND_BY_CONFIGURATION`.
 pub(crate) fn may_unbind(loaded: &Loaded, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
     let Some(found) =
-        find(&loaded.config.bindings, at).filter(|_| StaticSessionSpec::read(metadata).is_some())
+        find_entry(&loaded.config.bindings, at).filter(|_| StaticSessionSpec::read(metadata).is_some())
     else {
         return Ok(());
     };

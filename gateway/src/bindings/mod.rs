@@ -14,7 +14,7 @@ pub(crate) use error::BindingError;
 pub(crate) use router::BoundDeliveryRouter;
 
 use crate::channel::Channels;
-use crate::core::binding::{Placement, StaleReason, renewed, unmade};
+use crate::core::binding::{Placement, StaleReason, carry_over_settings, placeholder_conversation};
 use crate::core::policy::BindingTimeouts;
 use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
@@ -295,7 +295,7 @@ pub(crate) fn new_binding(
 /// Turns a binding into a pending one, for a conversation still to be created below its own (H13).
 pub(crate) fn to_be_made(binding: BindingRow) -> BindingRow {
     BindingRow {
-        conversation: unmade(&binding.conversation, binding.binding_id),
+        conversation: placeholder_conversation(&binding.conversation, binding.binding_id),
         status: BindingStatus::Pending,
         ..binding
     }
@@ -357,7 +357,7 @@ fn bind(
         }
         (Placement::Here, Some(before)) => {
             bindings::end(tx, before.binding_id, "bound to another session")?;
-            if made.is_some() { new } else { renewed(new, &before) }
+            if made.is_some() { new } else { carry_over_settings(new, &before) }
         }
         (Placement::Here, None) => new,
         (Placement::Child, None) => to_be_made(new),

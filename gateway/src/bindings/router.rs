@@ -67,7 +67,7 @@ impl BoundDeliveryRouter {
         let route = match self.channels.get(at) {
             Ok(channel) => {
                 let known = binding.as_ref().map(|(binding, target)| (binding, *target));
-                route::inbound(known, channel.normal(), now_ms())
+                route::route_inbound(known, channel.normal(), now_ms())
             }
             Err(error) => Route::Refused { failure: error.into(), reason: "adapter-unavailable" },
         };
@@ -91,7 +91,7 @@ impl BoundDeliveryRouter {
         let (session, bindings) = read.await?;
         let question =
             OutboundContext { session_key: Some(session_key), session, bindings: &bindings, requester };
-        let route = route::resolve(question, |at| self.channels.serves(at));
+        let route = route::route_outbound(question, |at| self.channels.serves(at));
         self.note(OUTBOUND, &route);
         Ok(route)
     }

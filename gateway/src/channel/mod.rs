@@ -28,7 +28,7 @@ pub use inbox::{
     Waiting,
 };
 
-use crate::core::project::tag::tagged;
+use crate::core::project::tag::with_tag;
 use acp_shared::ids::{RunId, SessionKey};
 use bytes::Bytes;
 use std::fmt;
@@ -252,7 +252,7 @@ impl Outgoing {
     /// Returns the text with the tag, which adds at most 30 characters.
     #[must_use]
     pub fn tagged(&self) -> String {
-        tagged(&self.text, self.tag.as_deref())
+        with_tag(&self.text, self.tag.as_deref())
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cli::{Global, inside, usage};
 use crate::config::load::{Inputs, Loaded, load, nearest_source};
 use crate::config::source::shown;
 use crate::config::{Channels, unused};
-use crate::core::policy::{self, PolicyScope, effective};
+use crate::core::policy::{self, PolicyScope, effective_policy};
 use crate::error::Failure;
 use crate::store::schema::DB_FILE;
 use acp_shared::codes::Code;
@@ -178,7 +178,8 @@ fn show_effective(loaded: &Loaded, args: &ShowArgs, out: &mut Out) -> Outcome {
         account: args.account.clone(),
         agent: args.agent.clone(),
     };
-    let rows = policy::shown(&effective(loaded, &scope)).map_err(|error| inside("the policy", &error))?;
+    let rows = policy::list_settings(&effective_policy(loaded, &scope))
+        .map_err(|error| inside("the policy", &error))?;
     out.show(&rows, |rows| {
         let cells = rows.iter().map(|row| {
             let note = row.note.clone().unwrap_or_default();

@@ -11,10 +11,10 @@ use crate::config::load::{Inputs, Loaded, load};
 use crate::config::source::{Shape, schema};
 use crate::config::unused::{UNUSED, note};
 use crate::core::card::{Card, CardUpdateResult, UpdateRate};
-use crate::core::configured::{StaticSessionSpec, find, first_key};
+use crate::core::configured::{StaticSessionSpec, find_entry, first_key};
 use crate::core::event::{EventKind, EventRow};
-use crate::core::policy::{BindOrigin, EffectivePolicy, PolicyScope, effective};
-use crate::core::project::{RenderData, RunDigest, Style, project};
+use crate::core::policy::{BindOrigin, EffectivePolicy, PolicyScope, effective_policy};
+use crate::core::project::{RenderData, RunDigest, Style, render_row};
 use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::{MessageLimit, Unit};
 use crate::error::Failure;
@@ -119,7 +119,7 @@ fn policy(loaded: &Loaded, channel: &str) -> EffectivePolicy {
         account: Some("main".to_owned()),
         agent: Some(mine()),
     };
-    effective(loaded, &scope)
+    effective_policy(loaded, &scope)
 }
 
 fn policies(loaded: &Loaded) -> [EffectivePolicy; 2] {
@@ -176,7 +176,7 @@ fn configured(loaded: &Loaded) -> String {
         conversation_id: "c".to_owned(),
         parent_conversation_id: None,
     };
-    let Some(found) = find(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
+    let Some(found) = find_entry(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
     let made = StaticSessionSpec::of(found.entry).unwrap();
     let key = first_key(&made.agent, ("console", "main", "c")).unwrap();
     format!("{:?}", bindings::configured::request(&at, found.entry.clone(), (key, made.metadata(None))))
@@ -219,7 +219,7 @@ fn told(loaded: &Loaded) -> String {
     let (style, rows) = (stream(loaded).0, journal());
     let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
     rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
-    let parts = project(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
+    let parts = render_row(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
     format!("{:?}", parts.into_iter().map(|part| part.text).collect::<Vec<_>>())
 }
 
@@ -238,7 +238,7 @@ fn files(loaded: &Loaded) -> String {
         rows[0].payload = json!({"content": {"type": "text", "text": "word ".repeat(words)}}).to_string();
         let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
         rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
-        let parts = project(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
+        let parts = render_row(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
         parts.into_iter().map(|part| part.files).collect::<Vec<_>>()
     };
     let told = [of(1_000), of(20_000)];

@@ -13,7 +13,7 @@ use crate::config::{NonInteractive, PermissionMode};
 use crate::core::request::{CancelResult, SessionStatus};
 use crate::core::rows::{BindingStatus, SessionMode};
 use crate::core::sanitize;
-use crate::core::ttl::{Expiry, TimeoutKind, span};
+use crate::core::ttl::{Expiry, TimeoutKind, format_duration};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
@@ -373,7 +373,7 @@ async fn spawn(global: &Global, args: SpawnArgs, out: &mut Out) -> Outcome {
             let text = format!(
                 "The agent has not opened its session within {}; it is still being started. \
                  `acp-gateway sessions show {key}` says when it has.",
-                span(args.wait * 1_000)
+                format_duration(args.wait * 1_000)
             );
             Err(Failure::new(Code::Timeout, text).detail("NOT_OPEN").into())
         }
@@ -443,8 +443,8 @@ fn time_left(expiry: &Expiry, now: u64) -> String {
         TimeoutKind::Session => "limit of sessions",
         TimeoutKind::Runtime => "limit of idle agents",
     };
-    let left = span(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
-    format!("in {left}, if nothing happens ({what}, {})", span(expiry.window_ms))
+    let left = format_duration(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
+    format!("in {left}, if nothing happens ({what}, {})", format_duration(expiry.window_ms))
 }
 
 fn show(view: &SessionView) -> String {

@@ -3,12 +3,12 @@
 use super::{Asked, Commands, Meant};
 use crate::bindings::configured::may_unbind;
 use crate::bindings::{BindRequest, Bound, DONE, Unbind};
-use crate::core::binding::{BindingTimeout, intro};
+use crate::core::binding::{BindingTimeout, binding_notice};
 use crate::core::command::gate::{AccessRequirement, Ownership};
 use crate::core::rows::{BindingRow, Verbosity};
 use crate::core::session::SessionState;
-use crate::core::ttl::span;
-use crate::core::when::utc;
+use crate::core::ttl::format_duration;
+use crate::core::when::format_utc;
 use crate::error::Failure;
 use crate::inbound::root_key;
 use crate::store::{bindings, commands};
@@ -141,7 +141,7 @@ impl Commands {
     pub(super) fn begun(&self, asked: Asked<'_>, bound: &Bound) -> String {
         let at = &bound.binding.conversation;
         if at.conversation_id == asked.inbound.conversation.conversation_id {
-            intro(&bound.session, &bound.binding)
+            binding_notice(&bound.session, &bound.binding)
         } else {
             let place = self.bindings.mention(at);
             format!("{} is bound to the conversation {place}. Go on there.", bound.session.session_key)
@@ -194,8 +194,8 @@ fn window_text(binding: &BindingRow, window: BindingTimeout) -> String {
         Some(ms) => format!(
             "/session {} is {}: the binding ends after that time{after}; as it is, at {}.",
             window.as_str(),
-            span(ms),
-            utc(since_ms.saturating_add(ms))
+            format_duration(ms),
+            format_utc(since_ms.saturating_add(ms))
         ),
     }
 }

@@ -10,7 +10,7 @@ use crate::core::project::unmarked;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::run::RunState;
 use crate::core::ttl::Expiry;
-use crate::core::when::utc;
+use crate::core::when::format_utc;
 use crate::error::Failure;
 use crate::store::codec::Word as _;
 use crate::store::commands;
@@ -183,9 +183,9 @@ fn status_text(
     for (name, values) in row.options.agent.lines() {
         let _ = write!(text, "\nagent's {}: {}", short(&name), short(&values));
     }
-    let _ = write!(text, "\nlast used: {}", utc(row.last_activity_at_ms));
+    let _ = write!(text, "\nlast used: {}", format_utc(row.last_activity_at_ms));
     if let Some(expiry) = expiry {
-        let _ = write!(text, "\nends: {} if it is not used ({})", utc(expiry.at_ms), expiry.reason());
+        let _ = write!(text, "\nends: {} if it is not used ({})", format_utc(expiry.at_ms), expiry.reason());
     }
     if let Some(failure) = &row.last_error {
         let _ = write!(text, "\nlast error: {} ({})", short(&hide_paths(&failure.message)), failure.code);

@@ -4,7 +4,7 @@ use super::{Asked, Commands, Meant};
 use crate::bindings::BindingError;
 use crate::core::binding::Placement;
 use crate::core::command::{SpawnArgs, SpawnPlacement};
-use crate::core::configured::find;
+use crate::core::configured::find_entry;
 use crate::core::paths::hide_paths;
 use crate::core::request::{QueueEdit, QueueEditResult};
 use crate::core::rows::{RunMode, SessionMode};
@@ -179,7 +179,7 @@ impl Commands {
                  conversation in it. Its history stays.{forgets}"
             ));
         }
-        let again = match find(&self.service.config().config.bindings, &asked.inbound.conversation) {
+        let again = match find_entry(&self.service.config().config.bindings, &asked.inbound.conversation) {
             Some(_) => " The configuration binds this one: the next message begins a new session.",
             None => "",
         };

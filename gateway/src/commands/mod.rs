@@ -90,8 +90,8 @@ impl Commands {
             Asked { inbound, by: Requester { name: inbound.who(), standing, approves: inbound.approves } };
         let who = command.who();
         let text = match command {
-            ChatCommand::Help => verbs::help(),
-            ChatCommand::Misused { why, usage } => verbs::misuse(&why, usage),
+            ChatCommand::Help => verbs::help_text(),
+            ChatCommand::Misused { why, usage } => verbs::misuse_text(&why, usage),
             ChatCommand::Sessions => self.sessions(asked).await?,
             ChatCommand::Agents => self.agents(asked).await?,
             ChatCommand::Doctor => self.doctor(asked).await?,
@@ -175,7 +175,7 @@ impl Commands {
             // Commands come from people only, so no session is the requester.
             None => {
                 let arrival = self.router.arrival(&asked.inbound.conversation).await?;
-                target::unnamed(arrival.route, None)?
+                target::default_session(arrival.route, None)?
             }
         };
         self.may(asked, who, &session).await?;
@@ -186,7 +186,7 @@ impl Commands {
     async fn find(&self, name: &str) -> Result<SessionKey, Failure> {
         let wanted = name.to_owned();
         let found = self.store.read("command_target", move |db| commands::candidates(db, &wanted)).await?;
-        target::find(name, &found)
+        target::find_session(name, &found)
     }
 
     /// Fails if the author may not act on the session.

@@ -3,8 +3,8 @@
 use super::{Asked, Commands, Meant, usage};
 use crate::core::command::{AnswerArgs, PermissionChoice};
 use crate::core::link::{AgentRequestKind, PermissionOption};
-use crate::core::permission::{NOT_PENDING, kind_note, named, short_id};
-use crate::core::project::actions::{ButtonSubject, settled_line};
+use crate::core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
+use crate::core::project::actions::{ButtonSubject, resolution_line};
 use crate::core::project::{quoted, unmarked};
 use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
 use crate::error::Failure;
@@ -78,12 +78,13 @@ impl Commands {
         wanted: Option<&str>,
         is_markdown: bool,
     ) -> Result<Option<String>, Failure> {
-        let Some(wanted) = wanted.filter(|wanted| named(wanted).is_some()).map(str::to_owned) else {
+        let Some(wanted) = wanted.filter(|wanted| parse_permission_id(wanted).is_some()).map(str::to_owned)
+        else {
             return Ok(None);
         };
         let row = self.store.read("permission", move |db| permissions::get(db, &wanted)).await?;
         let row = row.filter(|row| row.session_key == *session && row.state != PermissionState::Pending);
-        Ok(row.map(|row| format!("Too late for this one. {}", settled_line(&row, is_markdown))))
+        Ok(row.map(|row| format!("Too late for this one. {}", resolution_line(&row, is_markdown))))
     }
 
     /// `/acp allow`, `deny`, `answer`
@@ -142,7 +143,7 @@ fn pick_permission<'a>(
     wanted: Option<&str>,
 ) -> Result<&'a PermissionRow, String> {
     // A full id matches exactly: a button of a settled request must not answer one with a longer id (H4).
-    let is_whole = wanted.is_some_and(|wanted| named(wanted).is_some());
+    let is_whole = wanted.is_some_and(|wanted| parse_permission_id(wanted).is_some());
     let fits = |row: &&PermissionRow| {
         !is_whole && wanted.is_none_or(|wanted| row.permission_id().starts_with(wanted))
     };

@@ -7,7 +7,7 @@ use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::sanitize;
 use crate::core::session::SessionState;
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::BindingId;
@@ -57,7 +57,7 @@ impl Capabilities {
 }
 
 /// Returns the placeholder conversation of a binding whose child of `parent` is not created yet (H13).
-pub(crate) fn unmade(parent: &ConversationRef, binding_id: BindingId) -> ConversationRef {
+pub(crate) fn placeholder_conversation(parent: &ConversationRef, binding_id: BindingId) -> ConversationRef {
     ConversationRef {
         channel: parent.channel.clone(),
         account_id: parent.account_id.clone(),
@@ -132,7 +132,11 @@ pub(crate) enum StartupAction {
 
 /// Returns the action for a binding at start (D10). A binding is kept if the session could not be read
 /// (`None`), or if a stale session has unfinished runs, which a person must look at first.
-pub(crate) fn at_start(status: BindingStatus, target: Option<BoundSession>, runs_due: u64) -> StartupAction {
+pub(crate) fn startup_action(
+    status: BindingStatus,
+    target: Option<BoundSession>,
+    runs_due: u64,
+) -> StartupAction {
     let Some(target) = target else { return StartupAction::Keep };
     match (StaleReason::of(target), status) {
         (_, BindingStatus::Ended) => StartupAction::Keep,
@@ -145,7 +149,7 @@ pub(crate) fn at_start(status: BindingStatus, target: Option<BoundSession>, runs
 
 /// Returns the binding that replaces `before` in the same conversation. Timeouts (D5) and verbosity carry
 /// over.
-pub(crate) fn renewed(new: BindingRow, before: &BindingRow) -> BindingRow {
+pub(crate) fn carry_over_settings(new: BindingRow, before: &BindingRow) -> BindingRow {
     let BindingRow { idle_ms, max_age_ms, verbosity, .. } = *before;
     BindingRow { idle_ms, max_age_ms, verbosity, ..new }
 }
@@ -170,7 +174,7 @@ impl BindingTimeout {
 }
 
 /// Returns the binding with a changed timeout, which restarts now (D4). `None` turns the timeout off.
-pub(crate) fn with_window(
+pub(crate) fn with_timeout(
     binding: BindingRow,
     window: BindingTimeout,
     window_ms: Option<u64>,
@@ -191,7 +195,7 @@ pub(crate) fn with_window(
 
 /// Returns the notice of a new binding (D1): agent, directory, session ids and lifetime. The agent's process
 /// is not mentioned, since the process may still be starting.
-pub(crate) fn intro(session: &SessionRow, binding: &BindingRow) -> String {
+pub(crate) fn binding_notice(session: &SessionRow, binding: &BindingRow) -> String {
     let name = sanitize::line(session.label.as_deref().unwrap_or(session.agent.as_str()), usize::MAX);
     let own = match &session.agent_session_id {
         Some(id) => format!("agent's id {}", sanitize::line(id, usize::MAX)),
@@ -201,13 +205,13 @@ pub(crate) fn intro(session: &SessionRow, binding: &BindingRow) -> String {
         "{name} is bound here, in {}: session {}, {own}. What you type goes to it. {}",
         sanitize::line(&session.cwd, usize::MAX),
         session.session_key,
-        lifetime(binding)
+        lifetime_text(binding)
     )
 }
 
 /// Returns the lifetime of a binding as a sentence for people.
-pub(crate) fn lifetime(binding: &BindingRow) -> String {
-    let on = |window: Option<u64>| window.filter(|ms| *ms > 0).map(span);
+pub(crate) fn lifetime_text(binding: &BindingRow) -> String {
+    let on = |window: Option<u64>| window.filter(|ms| *ms > 0).map(format_duration);
     match (on(binding.idle_ms), on(binding.max_age_ms)) {
         (None, None) => "The binding does not end by itself.".to_owned(),
         (Some(idle), None) => format!("The binding ends after {idle} without a word."),

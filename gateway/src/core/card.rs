@@ -14,7 +14,7 @@
 use crate::core::event::{EventKind, EventRow};
 use crate::core::policy::{LIVE_COALESCE_MS_MIN, StreamPolicy};
 use crate::core::project::{RunOutput, Style};
-use crate::core::split::{self, MessageLimit, tail};
+use crate::core::split::{self, MessageLimit, last_part};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -222,10 +222,10 @@ impl Card {
         let status = self.status();
         match row.kind {
             EventKind::Permission => {
-                self.asking.insert(question(row));
+                self.asking.insert(permission_id_of(row));
             }
             EventKind::PermissionSettled => {
-                self.asking.remove(&question(row));
+                self.asking.remove(&permission_id_of(row));
             }
             EventKind::Error => self.ending = Some("Failed"),
             EventKind::Done => {
@@ -342,7 +342,7 @@ impl Card {
         let message_id = self.known.message_id.clone().filter(|_| self.can_edit)?;
         self.begin_anew();
         let text = self.with_tools("This goes on below");
-        Some(CardUpdate::Edit { message_id, text: first(&text, self.limit) })
+        Some(CardUpdate::Edit { message_id, text: first_part(&text, self.limit) })
     }
 
     fn begin_anew(&mut self) {
@@ -362,7 +362,7 @@ impl Card {
     pub(crate) fn fold(&self) -> Option<CardUpdate> {
         let message_id = self.known.message_id.clone().filter(|_| self.can_edit)?;
         let text = self.with_tools(self.ending.unwrap_or("Not followed any more"));
-        Some(CardUpdate::Edit { message_id, text: first(&text, self.limit) })
+        Some(CardUpdate::Edit { message_id, text: first_part(&text, self.limit) })
     }
 
     fn is_shown(&mut self, now: u64, flight: &PendingUpdate) {
@@ -386,11 +386,14 @@ impl Card {
         let status = self.status();
         let head = format!("{status}\n\n");
         let shown = text.get(..end).unwrap_or_default();
-        let rest =
-            self.limit.less(&head).map(|limit| tail(shown, limit)).filter(|rest| !rest.trim().is_empty());
+        let rest = self
+            .limit
+            .less(&head)
+            .map(|limit| last_part(shown, limit))
+            .filter(|rest| !rest.trim().is_empty());
         let whole = match rest {
             Some(rest) => head + rest.trim_end(),
-            None => first(&status, self.limit),
+            None => first_part(&status, self.limit),
         };
         let held = (text.len() - end) as u64;
         PendingUpdate {
@@ -408,7 +411,7 @@ impl Card {
         PendingUpdate {
             upto: self.grown,
             status: String::new(),
-            text: tail(&self.lines.join("\n"), self.limit),
+            text: last_part(&self.lines.join("\n"), self.limit),
             lines: self.lines.len(),
             through: self.through,
             is_post: true,
@@ -467,7 +470,7 @@ impl Card {
 }
 
 /// Returns the permission id of a row.
-fn question(row: &EventRow) -> String {
+fn permission_id_of(row: &EventRow) -> String {
     let payload: Value = serde_json::from_str(&row.payload).unwrap_or(Value::Null);
     payload["permission_id"].as_str().unwrap_or_default().to_owned()
 }
@@ -477,8 +480,8 @@ fn last_space(text: &str) -> Option<usize> {
 }
 
 /// Returns the start of `text` that fits into one message.
-fn first(text: &str, limit: MessageLimit) -> String {
-    split::first(text, limit).unwrap_or_default()
+fn first_part(text: &str, limit: MessageLimit) -> String {
+    split::first_part(text, limit).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ pub(crate) struct MatchedEntry<'a> {
 }
 
 /// Returns the entry for a conversation: direct before inherited, a named account before `*`.
-pub(crate) fn find<'a>(table: &'a [Binding], at: &ConversationRef) -> Option<MatchedEntry<'a>> {
+pub(crate) fn find_entry<'a>(table: &'a [Binding], at: &ConversationRef) -> Option<MatchedEntry<'a>> {
     let entry = |conversation: &str, account: &str| {
         let fits = |it: &Binding| {
             it.channel == at.channel && it.account == account && it.conversation == conversation
@@ -214,17 +214,17 @@ pub(crate) fn decide(
     at: &ConversationRef,
     seen: ConversationState<'_>,
 ) -> StaticBindingAction {
-    let want = find(table, at).and_then(|found| StaticSessionSpec::of(found.entry));
+    let want = find_entry(table, at).and_then(|found| StaticSessionSpec::of(found.entry));
     let bound = seen.binding.filter(|(_, target)| StaleReason::of(*target).is_none());
     match (bound.map(|(row, _)| (row, StaticSessionSpec::read(&row.metadata))), want) {
         (Some((_, None)), _) | (None, None) => StaticBindingAction::Leave,
-        (Some((row, Some(made))), want) => kept_or_not(table, at, (row, made, seen.busy), want, seen.under),
-        (None, Some(want)) => StaticBindingAction::Bind(taken_up(want, seen.under)),
+        (Some((row, Some(made))), want) => decide_bound(table, at, (row, made, seen.busy), want, seen.under),
+        (None, Some(want)) => StaticBindingAction::Bind(bind_params(want, seen.under)),
     }
 }
 
 /// Returns the action for a conversation with a static binding.
-fn kept_or_not(
+fn decide_bound(
     table: &[Binding],
     at: &ConversationRef,
     (row, made, busy): (&BindingRow, StaticSessionSpec, bool),
@@ -233,25 +233,25 @@ fn kept_or_not(
 ) -> StaticBindingAction {
     let home =
         ConversationRef { conversation_id: made.home.clone(), parent_conversation_id: None, ..at.clone() };
-    let at_home = find(table, &home).and_then(|found| StaticSessionSpec::of(found.entry));
+    let at_home = find_entry(table, &home).and_then(|found| StaticSessionSpec::of(found.entry));
     // True if the session is still the configured one for its home conversation.
     let stands = at_home.as_ref() == Some(&made);
     match want {
         Some(want) if want == made => StaticBindingAction::Leave,
         // Not a removal: some channels omit the parent conversation in some messages.
         None if stands => StaticBindingAction::Leave,
-        Some(want) if stands => StaticBindingAction::Bind(taken_up(want, under)),
+        Some(want) if stands => StaticBindingAction::Bind(bind_params(want, under)),
         _ if busy => StaticBindingAction::Leave,
         None => StaticBindingAction::Withdraw(RetiredSession::new(&row.session_key, &[])),
         Some(want) => {
             let done = RetiredSession::new(&row.session_key, &want.differs(&made));
-            taken_up(want, under).after(done)
+            bind_params(want, under).after(done)
         }
     }
 }
 
 /// Returns the binding for a conversation without one, or bound to a session other than the configured one.
-fn taken_up(want: StaticSessionSpec, under: Option<&StaticSession>) -> BindParams {
+fn bind_params(want: StaticSessionSpec, under: Option<&StaticSession>) -> BindParams {
     let Some(under) = under.filter(|under| under.state != SessionState::Closed) else {
         return BindParams { made: want, to: None, after: None };
     };

@@ -81,7 +81,7 @@ fn d15_direct_goes_before_the_parent_and_an_account_before_any() {
             if reversed {
                 entries.reverse();
             }
-            let found = find(&entries, at);
+            let found = find_entry(&entries, at);
             let agent = found.and_then(|found| found.entry.agent.as_ref()).map(AgentName::as_str);
             assert_eq!(agent, *want, "{which:?} {at:?}");
             assert!(found.is_none_or(|found| entries[found.number] == *found.entry));

@@ -60,7 +60,7 @@ enum FileData {
 }
 
 /// Converts the files of a message, within the limits of one message.
-pub(crate) fn taken(attachments: &[Attachment]) -> Vec<PromptFile> {
+pub(crate) fn from_attachments(attachments: &[Attachment]) -> Vec<PromptFile> {
     let mut room = FILES_BYTES_MAX;
     let mut out: Vec<PromptFile> = Vec::new();
     for attachment in attachments.iter().take(FILES_MAX) {
@@ -81,7 +81,7 @@ pub(crate) fn taken(attachments: &[Attachment]) -> Vec<PromptFile> {
                 }
             }
         };
-        out.push(PromptFile { name: plain(&attachment.name), mime: plain(&attachment.mime), data });
+        out.push(PromptFile { name: clean_name(&attachment.name), mime: clean_name(&attachment.mime), data });
     }
     let more = attachments.len().saturating_sub(FILES_MAX);
     if more > 0 {
@@ -96,7 +96,7 @@ pub(crate) fn taken(attachments: &[Attachment]) -> Vec<PromptFile> {
 }
 
 /// Serializes files for the row of a run; `None` if empty.
-pub(crate) fn kept(files: &[PromptFile]) -> Option<Arc<str>> {
+pub(crate) fn serialize_files(files: &[PromptFile]) -> Option<Arc<str>> {
     if files.is_empty() { None } else { serde_json::to_string(files).ok().map(Arc::from) }
 }
 
@@ -104,7 +104,7 @@ fn is_media(mime: &str) -> bool {
     ["image/", "audio/", "video/"].iter().any(|kind| mime.starts_with(kind))
 }
 
-fn plain(text: &str) -> String {
+fn clean_name(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect()
 }
 
@@ -121,17 +121,17 @@ pub(crate) struct AcceptedContent {
 }
 
 /// Returns the content blocks of a prompt with these files, as parameters of `session/prompt`.
-pub(crate) fn blocks(text: &str, kept: Option<&str>, takes: AcceptedContent) -> Value {
+pub(crate) fn content_blocks(text: &str, kept: Option<&str>, takes: AcceptedContent) -> Value {
     let files: Vec<PromptFile> = kept.and_then(|kept| serde_json::from_str(kept).ok()).unwrap_or_default();
     let has_text = !text.is_empty() || files.is_empty();
     let mut out: Vec<Value> = has_text.then(|| json!({ "type": "text", "text": text })).into_iter().collect();
-    out.extend((1..).zip(files).map(|(number, file)| block(number, file, takes)));
+    out.extend((1..).zip(files).map(|(number, file)| content_block(number, file, takes)));
     Value::Array(out)
 }
 
-fn block(number: usize, file: PromptFile, takes: AcceptedContent) -> Value {
+fn content_block(number: usize, file: PromptFile, takes: AcceptedContent) -> Value {
     let PromptFile { name, mime, data } = file;
-    let uri = format!("attachment:///{number}/{}", encoded(&name));
+    let uri = format!("attachment:///{number}/{}", percent_encode(&name));
     let said =
         |what: &str| json!({ "type": "text", "text": format!("[The file {name} was left out: {what}.]") });
     match data {
@@ -161,7 +161,7 @@ fn block(number: usize, file: PromptFile, takes: AcceptedContent) -> Value {
 }
 
 /// Percent-encodes a name for a URI.
-fn encoded(name: &str) -> String {
+fn percent_encode(name: &str) -> String {
     let mut out = String::new();
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -228,9 +228,9 @@ mod tests {
             mime: String::new(),
             content: AttachmentContent::LeftOut { bytes: 99, why: "too long".to_owned() },
         };
-        let kept = kept(&taken(&[png, source, zip, gone])).unwrap();
+        let kept = serialize_files(&from_attachments(&[png, source, zip, gone])).unwrap();
         assert_eq!(
-            blocks("hi", Some(&kept), ALL),
+            content_blocks("hi", Some(&kept), ALL),
             json!([
                 {"type": "text", "text": "hi"},
                 {"type": "image", "mimeType": "image/png", "data": "iQD/", "uri": "attachment:///1/a%20b.png"},
@@ -242,7 +242,7 @@ mod tests {
             ])
         );
         assert_eq!(
-            blocks("hi", Some(&kept), AcceptedContent::default()),
+            content_blocks("hi", Some(&kept), AcceptedContent::default()),
             json!([
                 {"type": "text", "text": "hi"},
                 {"type": "text", "text": "[The file a b.png was left out: 3 bytes, and this agent does not take image/png.]"},
@@ -251,7 +251,7 @@ mod tests {
                 {"type": "text", "text": "[The file big was left out: 99 bytes: too long.]"},
             ])
         );
-        assert_eq!(blocks("hi", None, ALL), json!([{"type": "text", "text": "hi"}]));
+        assert_eq!(content_blocks("hi", None, ALL), json!([{"type": "text", "text": "hi"}]));
     }
 
     #[test]
@@ -259,12 +259,12 @@ mod tests {
         let half = FILES_BYTES_MAX / 2;
         let files =
             [file("a", "", &vec![b'x'; half]), file("b", "", &vec![b'x'; half + 1]), file("c", "", b"y")];
-        let said = blocks("t", kept(&taken(&files)).as_deref(), ALL);
+        let said = content_blocks("t", serialize_files(&from_attachments(&files)).as_deref(), ALL);
         let left_out =
             |at: usize| said[at]["text"].as_str().is_some_and(|text| text.contains("was left out"));
         assert!(!left_out(1) && left_out(2) && !left_out(3), "{:?}", said[2]);
         let many: Vec<Attachment> = (0..FILES_MAX + 2).map(|at| file(&at.to_string(), "", b"x")).collect();
-        let said = blocks("t", kept(&taken(&many)).as_deref(), ALL);
+        let said = content_blocks("t", serialize_files(&from_attachments(&many)).as_deref(), ALL);
         assert_eq!(said.as_array().map(Vec::len), Some(FILES_MAX + 2));
         assert!(said[FILES_MAX + 1]["text"].as_str().unwrap().contains("2 more"), "{said}");
     }

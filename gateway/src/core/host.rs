@@ -127,7 +127,7 @@ impl DecisionReason {
 }
 
 /// Decides about an effect. The file service confines reads to the session's roots.
-pub(crate) const fn decide(effect: HostEffect, now: EffectContext) -> EffectDecision {
+pub(crate) const fn decide_effect(effect: HostEffect, now: EffectContext) -> EffectDecision {
     let reads = matches!(effect, HostEffect::Read);
     match now.mode {
         PermissionMode::DenyAll => EffectDecision::Refuse(DecisionReason::Mode),

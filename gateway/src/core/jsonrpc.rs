@@ -193,7 +193,7 @@ impl<'a> RpcMessage<'a> {
     /// # Errors
     /// [`RpcParseError`]. Invalid input is not repaired here (see [`crate::core::intake`]).
     pub(crate) fn read(text: &'a str) -> Result<Self, RpcParseError> {
-        let members = ObjectMembers::parse(text).map_err(|_| what_else(text))?;
+        let members = ObjectMembers::parse(text).map_err(|_| classify_invalid(text))?;
         Self::of(&members)
     }
 
@@ -221,7 +221,7 @@ impl<'a> RpcMessage<'a> {
     }
 }
 
-fn what_else(text: &str) -> RpcParseError {
+fn classify_invalid(text: &str) -> RpcParseError {
     if serde_json::from_str::<IgnoredAny>(text).is_err() {
         RpcParseError::NotJson
     } else if text.trim_start().starts_with('[') {

@@ -54,7 +54,7 @@ pub(crate) enum Setting {
 }
 
 /// Checks text given by a person: not empty, not too long, no control characters.
-fn text(what: &str, value: &str, chars_max: usize) -> Result<(), Failure> {
+fn check_text(what: &str, value: &str, chars_max: usize) -> Result<(), Failure> {
     if value.trim().is_empty() {
         return Err(invalid(format!("The {what} is empty.")));
     }
@@ -82,7 +82,7 @@ fn invalid(text: String) -> Failure {
 /// # Errors
 /// `USAGE`, with a message for people.
 pub(crate) fn check_label(label: &str) -> Result<(), Failure> {
-    text("label", label, LABEL_CHARS_MAX)
+    check_text("label", label, LABEL_CHARS_MAX)
 }
 
 impl Setting {
@@ -92,10 +92,10 @@ impl Setting {
     /// `USAGE` with the detail `INVALID_RUNTIME_OPTION` and a message for people.
     pub(crate) fn check(&self, options: &SessionOptions) -> Result<(), Failure> {
         match self {
-            Self::Mode(mode) => text("mode", mode, MODE_CHARS_MAX),
-            Self::Model(model) => text("model", model, MODEL_CHARS_MAX),
+            Self::Mode(mode) => check_text("mode", mode, MODE_CHARS_MAX),
+            Self::Model(model) => check_text("model", model, MODEL_CHARS_MAX),
             Self::Cwd(cwd) => {
-                text("working directory", cwd, CWD_BYTES_MAX)?;
+                check_text("working directory", cwd, CWD_BYTES_MAX)?;
                 if cwd.len() > CWD_BYTES_MAX {
                     return Err(invalid(format!(
                         "The working directory may have {CWD_BYTES_MAX} bytes at most."
@@ -118,7 +118,7 @@ impl Setting {
                     );
                     return Err(invalid(text));
                 }
-                text("option's value", value, VALUE_CHARS_MAX)?;
+                check_text("option's value", value, VALUE_CHARS_MAX)?;
                 let is_new = !options.config.iter().any(|(have, _)| have == id);
                 if is_new && options.config.len() >= CONFIG_MAX {
                     return Err(invalid(format!("A session may have {CONFIG_MAX} options at most.")));

@@ -24,7 +24,7 @@ pub(crate) enum PermissionDecision {
     Allow(String),
     /// Answer with this option, which rejects the request.
     Reject(String),
-    /// Answer `cancelled`: rejected, but the agent offers no suitable option.
+    /// Answer `cancelled_result`: rejected, but the agent offers no suitable option.
     Cancel,
     /// Ask a person.
     Ask,
@@ -33,7 +33,7 @@ pub(crate) enum PermissionDecision {
 }
 
 /// Parses the full id of a permission into lease and offset; `None` for any other text, e.g. a prefix.
-pub(crate) fn named(permission_id: &str) -> Option<(LeaseId, u64)> {
+pub(crate) fn parse_permission_id(permission_id: &str) -> Option<(LeaseId, u64)> {
     let (lease_id, at) = permission_id.split_once(':')?;
     let lease_id = LeaseId::parse(lease_id).ok()?;
     let is_plain = !at.is_empty() && at.bytes().all(|byte| byte.is_ascii_digit());
@@ -109,17 +109,17 @@ pub(crate) fn kind_note(name: &str, kind: &str) -> String {
 }
 
 /// Returns the id of the option `reject_once`, if offered.
-pub(crate) fn rejection(options: &[PermissionOption]) -> Option<String> {
+pub(crate) fn reject_once_option(options: &[PermissionOption]) -> Option<String> {
     options.iter().find(|option| option.kind == "reject_once").map(|option| option.id.clone())
 }
 
 /// Returns the result that selects an option, JSON text.
-pub(crate) fn selected(option_id: &str) -> String {
+pub(crate) fn selected_result(option_id: &str) -> String {
     serde_json::json!({ "outcome": { "outcome": "selected", "optionId": option_id } }).to_string()
 }
 
 /// Returns the result that selects no option, JSON text.
-pub(crate) fn cancelled() -> String {
+pub(crate) fn cancelled_result() -> String {
     serde_json::json!({ "outcome": { "outcome": "cancelled" } }).to_string()
 }
 
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn results_are_what_acp_wants() {
-        assert_eq!(selected("a\"b"), r#"{"outcome":{"optionId":"a\"b","outcome":"selected"}}"#);
-        assert_eq!(cancelled(), r#"{"outcome":{"outcome":"cancelled"}}"#);
+        assert_eq!(selected_result("a\"b"), r#"{"outcome":{"optionId":"a\"b","outcome":"selected"}}"#);
+        assert_eq!(cancelled_result(), r#"{"outcome":{"outcome":"cancelled"}}"#);
     }
 }

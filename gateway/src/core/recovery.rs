@@ -1,6 +1,6 @@
 //! Recovery at start: a pure function from database rows to a plan.
 //!
-//! The plan lists the sessions that get an actor at once, with the action. The actor itself calls [`step`]
+//! The plan lists the sessions that get an actor at once, with the action. The actor itself calls [`recovery_action`]
 //! first, so that there is only one decision. Combinations that no transaction produces (a damaged or
 //! hand-edited database) are repaired, not trusted. Source: seed 000 "Recovery and self-healing".
 
@@ -69,7 +69,7 @@ pub(crate) enum Repair {
 }
 
 /// Returns the recovery action for a session with these rows.
-pub(crate) const fn step(rows: RecoveryFacts) -> RecoveryAction {
+pub(crate) const fn recovery_action(rows: RecoveryFacts) -> RecoveryAction {
     use LeaseStatus as L;
     use SessionState as S;
     let RecoveryFacts { state, lease, running, queued, steers } = rows;
@@ -109,7 +109,7 @@ pub(crate) struct RecoveryPlan {
 }
 
 /// Returns the plan for all sessions found, with at most `eager_max` actors for idle sessions.
-pub(crate) fn plan(mut found: Vec<RecoveryCandidate>, eager_max: usize) -> RecoveryPlan {
+pub(crate) fn recovery_plan(mut found: Vec<RecoveryCandidate>, eager_max: usize) -> RecoveryPlan {
     // Most recently used first: people who wait are served before others.
     found.sort_by(|one, other| {
         let by_age = other.last_activity_at_ms.cmp(&one.last_activity_at_ms);
@@ -117,7 +117,7 @@ pub(crate) fn plan(mut found: Vec<RecoveryCandidate>, eager_max: usize) -> Recov
     });
     let mut plan = RecoveryPlan::default();
     for RecoveryCandidate { session_key, rows, .. } in found {
-        match step(rows) {
+        match recovery_action(rows) {
             RecoveryAction::Rest if matches!(rows.state, SessionState::Closed) => {}
             RecoveryAction::Rest if plan.eager.len() < eager_max => plan.eager.push(session_key),
             RecoveryAction::Rest => plan.lazy += 1,
@@ -170,7 +170,7 @@ mod tests {
                 });
                 write!(table, "\n{} {lease}:", rows.state).unwrap();
             }
-            let name = match step(rows) {
+            let name = match recovery_action(rows) {
                 RecoveryAction::Repair(mend) => format!("{mend:?}"),
                 step => format!("{step:?}"),
             };
@@ -184,7 +184,7 @@ mod tests {
     fn b12_nothing_that_has_not_ended_is_left_to_itself() {
         for rows in every_combination() {
             let unfinished = rows.running || rows.queued || rows.steers;
-            let rests = step(rows) == RecoveryAction::Rest;
+            let rests = recovery_action(rows) == RecoveryAction::Rest;
             assert!(!(rests && (unfinished || rows.lease.is_some())), "{rows:?}");
         }
     }
@@ -210,13 +210,13 @@ mod tests {
         for (cap, eager, lazy) in
             [(0, vec![], 3), (2, vec!["new", "middle"], 1), (9, vec!["new", "middle", "old"], 0)]
         {
-            let plan = plan(sessions(), cap);
+            let plan = recovery_plan(sessions(), cap);
             let names: Vec<(&str, RecoveryAction)> =
                 plan.now.iter().map(|(key, step)| (key.as_str(), *step)).collect();
             assert_eq!(names, now);
             assert_eq!(plan.eager.iter().map(SessionKey::as_str).collect::<Vec<_>>(), eager);
             assert_eq!(plan.lazy, lazy);
         }
-        assert_eq!(plan(Vec::new(), 16), RecoveryPlan::default());
+        assert_eq!(recovery_plan(Vec::new(), 16), RecoveryPlan::default());
     }
 }

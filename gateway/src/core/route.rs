@@ -99,7 +99,7 @@ pub(crate) fn expired(binding: &BindingRow, session: BoundSession, now_ms: u64) 
 
 /// Returns the route of a person's message. `binding` is the newest binding of the conversation that has not
 /// ended; `normal` is the channel's destination for messages without a binding.
-pub(crate) fn inbound(
+pub(crate) fn route_inbound(
     binding: Option<(&BindingRow, BoundSession)>,
     normal: UnboundDestination,
     now_ms: u64,
@@ -109,7 +109,7 @@ pub(crate) fn inbound(
     };
     match (binding.status, StaleReason::of(session)) {
         (BindingStatus::Ended, _) => Route::Unbound { destination: normal, reason: "binding-ended" },
-        (_, Some(stale)) => stale_at(stale, binding),
+        (_, Some(stale)) => stale_route(stale, binding),
         (BindingStatus::Pending, None) => pending(),
         (BindingStatus::Ending, None) => refused(Code::NotBound, "binding-ending"),
         (BindingStatus::Active | BindingStatus::Parked, None) => match expired(binding, session, now_ms) {
@@ -147,7 +147,10 @@ pub(crate) struct OutboundContext<'a> {
 /// conversation. The active binding that fits the requester is chosen. If several fit, or the only ones are
 /// elsewhere, the route is refused. Source: seed 000 "Duplicate delivery arbitration", seed 003 "Routing
 /// invariants".
-pub(crate) fn resolve(question: OutboundContext<'_>, served: impl Fn(&ConversationRef) -> bool) -> Route {
+pub(crate) fn route_outbound(
+    question: OutboundContext<'_>,
+    served: impl Fn(&ConversationRef) -> bool,
+) -> Route {
     let OutboundContext { session_key: Some(session_key), session, bindings, requester } = question else {
         return refused(Code::NoSession, "missing-target-session");
     };
@@ -160,7 +163,7 @@ pub(crate) fn resolve(question: OutboundContext<'_>, served: impl Fn(&Conversati
         .filter(|it| it.session_key == *session_key && it.status != BindingStatus::Ended)
         .collect();
     match (StaleReason::of(session), own.first()) {
-        (Some(stale), Some(binding)) => return stale_at(stale, binding),
+        (Some(stale), Some(binding)) => return stale_route(stale, binding),
         (Some(StaleReason::SessionMissing), None) => return refused(Code::NoSession, "session-missing"),
         (Some(StaleReason::SessionClosed), None) | (None, _) => {}
     }
@@ -180,7 +183,7 @@ pub(crate) fn resolve(question: OutboundContext<'_>, served: impl Fn(&Conversati
         }
         ([only], None) => Ok((*only, "single-active-binding")),
         (_, None) => Err("ambiguous-without-requester"),
-        (active, Some(requester)) => fitting(active, requester),
+        (active, Some(requester)) => matching_binding(active, requester),
     };
     match chosen {
         Ok((binding, _)) if !served(&binding.conversation) => unserved(&binding.conversation),
@@ -191,7 +194,7 @@ pub(crate) fn resolve(question: OutboundContext<'_>, served: impl Fn(&Conversati
 
 /// Returns the binding that fits the conversation of a request: the binding of that conversation, or else the
 /// only binding of a child conversation.
-fn fitting<'a>(
+fn matching_binding<'a>(
     active: &[&'a BindingRow],
     requester: &ConversationRef,
 ) -> Result<(&'a BindingRow, &'static str), &'static str> {
@@ -224,7 +227,7 @@ fn refused(code: Code, reason: &'static str) -> Route {
     Route::Refused { failure: Failure::of(code), reason }
 }
 
-fn stale_at(stale: StaleReason, binding: &BindingRow) -> Route {
+fn stale_route(stale: StaleReason, binding: &BindingRow) -> Route {
     Route::Refused { failure: stale.failure(binding, false), reason: stale.as_str() }
 }
 
@@ -243,11 +246,11 @@ fn ambiguous(session_key: &SessionKey, reason: &'static str) -> Route {
 }
 
 fn unserved(at: &ConversationRef) -> Route {
-    Route::Refused { failure: no_adapter(&at.channel, &at.account_id), reason: "adapter-unavailable" }
+    Route::Refused { failure: no_adapter_error(&at.channel, &at.account_id), reason: "adapter-unavailable" }
 }
 
 /// Returns the error for an account without an adapter.
-pub(crate) fn no_adapter(channel: &str, account_id: &str) -> Failure {
+pub(crate) fn no_adapter_error(channel: &str, account_id: &str) -> Failure {
     let text = format!(
         "No adapter serves account {account_id:?} of channel {channel:?}, so nothing can be said there. Turn that \
          account on in the configuration and restart the gateway, or unbind what is bound there; what was to be said \

@@ -41,13 +41,13 @@ fn inbound_over_the_whole_space() {
         for target in &targets {
             // Within both windows, past the idle one, past both.
             let reasons = [2_400, 2_500, 3_000].map(|now_ms| {
-                inbound(Some((&binding("c", None, status), *target)), UnboundDestination::Hint, now_ms)
+                route_inbound(Some((&binding("c", None, status), *target)), UnboundDestination::Hint, now_ms)
                     .reason()
             });
             table.push_str(&format!("{status:?} {target:?}: {}\n", reasons.join(" | ")));
         }
     }
-    let none = inbound(None, UnboundDestination::Ignore, 0);
+    let none = route_inbound(None, UnboundDestination::Ignore, 0);
     assert_eq!(none, Route::Unbound { destination: UnboundDestination::Ignore, reason: "no-binding" });
     insta::assert_snapshot!(table, @r#"
     Pending Missing: session-missing | session-missing | session-missing
@@ -85,7 +85,8 @@ fn inbound_over_the_whole_space() {
 fn b01_refusals_say_what_to_do() {
     let stale = binding("c", None, BindingStatus::Active);
     for target in [BoundSession::Missing, BoundSession::Known(SessionState::Closed)] {
-        let Route::Refused { failure, .. } = inbound(Some((&stale, target)), UnboundDestination::Hint, 0)
+        let Route::Refused { failure, .. } =
+            route_inbound(Some((&stale, target)), UnboundDestination::Hint, 0)
         else {
             panic!("{target:?} must be refused");
         };
@@ -145,7 +146,7 @@ fn c12_outbound_over_the_whole_space() {
                     bindings,
                     requester: requester.as_ref(),
                 };
-                resolve(question, |_| served)
+                route_outbound(question, |_| served)
             };
             let at_work = ask(BoundSession::Known(SessionState::Running), true);
             // A session in error is one that can be gone on with.
@@ -247,7 +248,7 @@ fn ask<'a>(
 fn without_a_target_nothing_is_guessed() {
     let question =
         OutboundContext { session_key: None, session: BoundSession::Missing, bindings: &[], requester: None };
-    let route = resolve(question, |_| true);
+    let route = route_outbound(question, |_| true);
     assert_eq!((route.outcome(), route.reason()), ("refused", "missing-target-session"));
 }
 
@@ -263,7 +264,8 @@ fn c12_a_bound_child_of_a_parent_answers_in_its_own_conversation() {
     of_parent.session_key = SessionKey::parse("agent:demo:acp:parent").unwrap();
     let both = [of_parent, child.clone()];
     for requester in [None, Some(conversation("c", None)), Some(conversation("thread", Some("c")))] {
-        let Route::Bound { binding_id, .. } = resolve(ask(&key, &both, requester.as_ref()), |_| true) else {
+        let Route::Bound { binding_id, .. } = route_outbound(ask(&key, &both, requester.as_ref()), |_| true)
+        else {
             panic!("{requester:?}");
         };
         assert_eq!(binding_id, child.binding_id, "{requester:?}");
@@ -278,13 +280,13 @@ fn d06_accounts_do_not_see_each_other() {
     second.conversation.account_id = "second".to_owned();
     let both = [binding("c", None, BindingStatus::Active), second];
     for row in &both {
-        let route = resolve(ask(&key, &both, Some(&row.conversation)), |_| true);
+        let route = route_outbound(ask(&key, &both, Some(&row.conversation)), |_| true);
         assert_eq!(route, bound(row, "requester-match"));
-        let other = resolve(ask(&key, &both[..1], Some(&both[1].conversation)), |_| true);
+        let other = route_outbound(ask(&key, &both[..1], Some(&both[1].conversation)), |_| true);
         assert_eq!(other.reason(), "no-requester-match");
         // What is not served for one account may be for the other.
         let only = |at: &ConversationRef| at.account_id == "second";
-        let served = resolve(ask(&key, &both, Some(&row.conversation)), only).reason();
+        let served = route_outbound(ask(&key, &both, Some(&row.conversation)), only).reason();
         let want =
             if row.conversation.account_id == "second" { "requester-match" } else { "adapter-unavailable" };
         assert_eq!(served, want);
@@ -296,9 +298,9 @@ fn every_refusal_says_what_to_do() {
     let key = SessionKey::parse("agent:demo:acp:1").unwrap();
     let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
     for (route, parts) in [
-        (resolve(ask(&key, &two, None), |_| true), ["agent:demo:acp:1", "Ask in a conversation"]),
+        (route_outbound(ask(&key, &two, None), |_| true), ["agent:demo:acp:1", "Ask in a conversation"]),
         (
-            resolve(ask(&key, &two[..1], None), |_| false),
+            route_outbound(ask(&key, &two[..1], None), |_| false),
             ["\"default\" of channel \"console\"", "configuration"],
         ),
     ] {

@@ -117,20 +117,20 @@ impl Sub for Size {
 
 /// Splits `text`. Parts of white space only are omitted, since channels refuse them.
 pub(crate) fn split(text: &str, limit: MessageLimit) -> Vec<String> {
-    shown(text, limit).collect()
+    visible_parts(text, limit).collect()
 }
 
 /// Returns the first part of `text`, if any. Reads only as much as necessary.
-pub(crate) fn first(text: &str, limit: MessageLimit) -> Option<String> {
-    shown(text, limit).next()
+pub(crate) fn first_part(text: &str, limit: MessageLimit) -> Option<String> {
+    visible_parts(text, limit).next()
 }
 
-fn shown(text: &str, limit: MessageLimit) -> impl Iterator<Item = String> {
-    pieces(text, limit).filter(|piece| !piece.body.trim().is_empty()).map(|piece| piece.render())
+fn visible_parts(text: &str, limit: MessageLimit) -> impl Iterator<Item = String> {
+    sections(text, limit).filter(|piece| !piece.body.trim().is_empty()).map(|piece| piece.render())
 }
 
 /// Returns the end of `text` as one part: as much as fits, from the start of a line if possible.
-pub(crate) fn tail(text: &str, limit: MessageLimit) -> String {
+pub(crate) fn last_part(text: &str, limit: MessageLimit) -> String {
     let mut fence = None;
     let mut starts = Vec::new();
     let mut at = 0;
@@ -154,11 +154,11 @@ pub(crate) fn tail(text: &str, limit: MessageLimit) -> String {
     }
     let last = best.map(|piece| piece.render());
     // For a single line that is too long: the last piece.
-    last.or_else(|| pieces(text, limit).last().map(|piece| piece.render())).unwrap_or_default()
+    last.or_else(|| sections(text, limit).last().map(|piece| piece.render())).unwrap_or_default()
 }
 
 /// Returns `text` from the first line starting at `from` or later, and reopens a fence open at that line.
-pub(crate) fn resumed_from(text: &str, from: usize, limit: MessageLimit) -> String {
+pub(crate) fn resume_from_line(text: &str, from: usize, limit: MessageLimit) -> String {
     let (mut fence, mut at) = (None, 0);
     for line in text.split_inclusive('\n') {
         if at >= from {
@@ -281,7 +281,7 @@ fn fence_after<'a>(open: Option<CodeFence<'a>>, line: &'a str, limit: MessageLim
     }
 }
 
-fn pieces(text: &str, limit: MessageLimit) -> impl Iterator<Item = TextSection<'_>> {
+fn sections(text: &str, limit: MessageLimit) -> impl Iterator<Item = TextSection<'_>> {
     let mut rest = text;
     let mut fence = None;
     let mut line_start = true;
@@ -489,7 +489,7 @@ mod tests {
             ("code", format!("```rust\n{row}\n{row}"), format!("```rust\n{row}\n```")),
             ("one line", format!("{}end", "é".repeat(16)), "end".to_owned()),
         ] {
-            assert_eq!(tail(&text, limit), want, "{what}");
+            assert_eq!(last_part(&text, limit), want, "{what}");
         }
         assert_eq!(head("e\u{301}e\u{301}", 3), "e\u{301}");
         let code = format!("intro\n```rust\n{row}\n{row}");
@@ -499,7 +499,7 @@ mod tests {
             (15, format!("```rust\n{row}")),
             (99, "```rust\n".to_owned()),
         ] {
-            assert_eq!(resumed_from(&code, from, limit), want, "{from}");
+            assert_eq!(resume_from_line(&code, from, limit), want, "{from}");
         }
     }
 
@@ -527,7 +527,7 @@ mod tests {
             utf16 in any::<bool>(),
         ) {
             let limit = MessageLimit::new(if utf16 { Unit::Utf16 } else { Unit::Bytes }, max).within_chars(chars_max);
-            let pieces: Vec<TextSection<'_>> = pieces(&text, limit).collect();
+            let pieces: Vec<TextSection<'_>> = sections(&text, limit).collect();
             let bodies: String = pieces.iter().map(|piece| piece.body).collect();
             prop_assert_eq!(&bodies, &text);
             for piece in &pieces {
@@ -536,10 +536,10 @@ mod tests {
             for part in split(&text, limit) {
                 prop_assert!(limit.fits(&part), "{:?} is over {:?}", part, limit);
             }
-            prop_assert_eq!(first(&text, limit), split(&text, limit).into_iter().next());
+            prop_assert_eq!(first_part(&text, limit), split(&text, limit).into_iter().next());
             let start = head_bytes(&text, max);
             prop_assert!(text.starts_with(start) && start.len() <= max);
-            let tail = tail(&text, limit);
+            let tail = last_part(&text, limit);
             prop_assert!(limit.fits(&tail), "{:?} is over {:?}", tail, limit);
             prop_assert_eq!(tail.is_empty(), text.is_empty());
             let head = head(&text, chars_max);
@@ -557,7 +557,7 @@ mod tests {
                 .collect();
             prop_assert!(atoms(&text).all(|atom| !atom.is_empty()));
             let mut at = 0;
-            for piece in pieces(&text, limit) {
+            for piece in sections(&text, limit) {
                 at += piece.body.len();
                 prop_assert!(borders.contains(&at) || atoms(&text).any(|atom| atom.len() > max / 4), "{at}: {text:?}");
             }
@@ -566,7 +566,7 @@ mod tests {
         #[test]
         fn every_part_closes_what_it_opens(text in markdownish(), max in 32usize..120) {
             let limit = MessageLimit::new(Unit::Bytes, max);
-            for pair in pieces(&text, limit).collect::<Vec<_>>().windows(2) {
+            for pair in sections(&text, limit).collect::<Vec<_>>().windows(2) {
                 prop_assert_eq!(pair[0].after, pair[1].before);
             }
             // Without marks inside of lines every part, read alone, has all of its fences closed.

@@ -150,7 +150,7 @@ fn expiry(
 impl Expiry {
     /// Returns the reason of the end, for the conversation and the journal.
     pub(crate) fn reason(&self) -> String {
-        let window = span(self.window_ms);
+        let window = format_duration(self.window_ms);
         match self.source {
             TimeoutKind::BindingIdle => format!("nothing was said here for {window}, the idle limit"),
             TimeoutKind::BindingMaxAge => format!("it was bound here for {window}, the maximum age"),
@@ -161,7 +161,7 @@ impl Expiry {
 }
 
 /// Formats a duration for people: `1h30m`, `2d`, `45s`, `300ms`.
-pub(crate) fn span(ms: u64) -> String {
+pub(crate) fn format_duration(ms: u64) -> String {
     let parts = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
     let mut left = ms;
     let mut out = String::new();

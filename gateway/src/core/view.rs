@@ -18,7 +18,7 @@ const ENVELOPE: [&str; 7] =
     ["event_version", "session_key", "session_seq", "run_id", "seq", "type", "created_at_ms"];
 
 /// Returns the `type` of a row's kind, as seen by clients.
-pub(crate) const fn type_of(kind: EventKind) -> &'static str {
+pub(crate) const fn wire_type(kind: EventKind) -> &'static str {
     match kind {
         EventKind::AgentMessage | EventKind::AgentThought => "text_delta",
         EventKind::Prompt
@@ -57,11 +57,11 @@ pub(crate) fn write_event(row: &EventRow, out: &mut String) {
         }
         (None, _) => out.push_str(r#","run_id":null,"seq":null"#),
     }
-    let _ = write!(out, r#","type":"{}","created_at_ms":{}"#, type_of(row.kind), row.created_at_ms);
+    let _ = write!(out, r#","type":"{}","created_at_ms":{}"#, wire_type(row.kind), row.created_at_ms);
     let body = out.len();
     if write_body(row, out).is_none() {
         out.truncate(body);
-        write_odd(&row.payload, out);
+        write_unreadable(&row.payload, out);
     }
     out.push('}');
     if out.as_bytes().iter().skip(start).any(|b| matches!(b, b'\n' | b'\r')) {
@@ -102,7 +102,7 @@ fn write_body(row: &EventRow, out: &mut String) -> Option<()> {
 }
 
 /// Appends a payload that is not an object, or not the expected one.
-fn write_odd(payload: &str, out: &mut String) {
+fn write_unreadable(payload: &str, out: &mut String) {
     match serde_json::from_str::<&RawValue>(payload) {
         Ok(raw) => member("payload", raw.get(), out),
         Err(_) => {
@@ -506,7 +506,7 @@ mod tests {
             ] {
                 let line = event_line(&row(kind, &payload));
                 let value: Value = serde_json::from_str(&line).unwrap();
-                prop_assert_eq!(&value["type"], type_of(kind));
+                prop_assert_eq!(&value["type"], wire_type(kind));
                 prop_assert_eq!(value["session_seq"].as_u64(), Some(7));
                 prop_assert!(!line.contains(['\n', '\r']));
             }

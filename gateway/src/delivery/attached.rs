@@ -52,7 +52,7 @@ impl Pass {
             let styles = styles::of(db, id)?;
             let found = rows::row(db, &binding, &styles, session_seq)?;
             let row = found.rows.first().zip(styles.at(session_seq));
-            Ok(row.map(|(row, style)| project::contents(id, style, row, found.digest(row), part_no)))
+            Ok(row.map(|(row, style)| project::part_files(id, style, row, found.digest(row), part_no)))
         });
         let made = made.await?.unwrap_or_default();
         let is_as_planned = made.iter().map(MessageFile::named).eq(part.files.iter().cloned());
@@ -98,7 +98,7 @@ impl Pass {
                 styles::record_row(tx, id, session_seq, Style::refused)?;
                 // Planned first, so that the checkpoint does not pass them.
                 rows::plan(tx, &binding, &parts)?;
-            } else if let Some(notice) = project::lost(id, &part) {
+            } else if let Some(notice) = project::lost_files_notice(id, &part) {
                 rows::plan(tx, &binding, &[notice])?;
             }
             rows::settle(tx, &binding, &part, PartState::Rejected, None)

@@ -6,7 +6,7 @@ use crate::channel::{Channel, EditOutcome, Outgoing, Signal};
 use crate::core::project::{MessagePart, PartKind};
 use crate::core::rows::BindingRow;
 use crate::core::run::RunState;
-use crate::core::split::tail;
+use crate::core::split::last_part;
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::{StoreError, inbox};
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Pass {
         let ButtonMessage { message_id, kind, text } = over.clone();
         // The result is at the end of the text.
         let limit = channel.limit();
-        let text = if limit.fits(&text) { text } else { tail(&text, limit) };
+        let text = if limit.fits(&text) { text } else { last_part(&text, limit) };
         let message = Outgoing {
             kind,
             text,

@@ -11,7 +11,7 @@ use crate::channel::{
     Channel, EditOutcome, Lookup, MessageButton, Outgoing, SendOutcome, Signal, WORKING_MS,
 };
 use crate::core::card::{Card, CardRecord, CardUpdate, CardUpdateResult, UpdateRate};
-use crate::core::project::actions::of_card;
+use crate::core::project::actions::card_buttons;
 use crate::core::project::{PartKind, card_nonce};
 use crate::core::rows::{BindingRow, BindingStatus};
 use crate::store::cards::{self, Folded};
@@ -281,7 +281,7 @@ impl<'a> Keeper<'a> {
     /// Returns the buttons of the card while its turn runs; a message that is never edited has none.
     fn buttons(&self, run_id: RunId) -> Vec<MessageButton> {
         let is_open = self.channel.can_edit() && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over());
-        if is_open { of_card(run_id) } else { Vec::new() }
+        if is_open { card_buttons(run_id) } else { Vec::new() }
     }
 
     fn message(&self, run_id: RunId, number: u32, text: &str, actions: Vec<MessageButton>) -> Outgoing {
@@ -385,7 +385,7 @@ impl<'a> Keeper<'a> {
             return Folded::Yes;
         };
         if known.message_id.is_none() && self.channel.can_edit() {
-            let message = self.message(run_id, known.number, "", of_card(run_id));
+            let message = self.message(run_id, known.number, "", card_buttons(run_id));
             match (self.channel.lookup(&self.binding.conversation, &message).await, self.kept.as_mut()) {
                 (Lookup::Found { message_id }, Some(kept)) => kept.card.is_found(message_id),
                 (Lookup::Absent, _) => return Folded::Absent,

@@ -410,8 +410,8 @@ impl Pass {
                 said::remember(tx, &binding.conversation, message_id)?;
             }
             let notice = match state {
-                PartState::Uncertain => project::unsure(binding.binding_id, &part),
-                PartState::Rejected => project::refused(binding.binding_id, &part),
+                PartState::Uncertain => project::uncertain_notice(binding.binding_id, &part),
+                PartState::Rejected => project::rejected_notice(binding.binding_id, &part),
                 PartState::Planned | PartState::Sending | PartState::Sent => None,
             };
             if let Some(notice) = notice {
@@ -470,6 +470,6 @@ pub(super) fn parts_of(
     let shown = batch.rows.iter().filter(|row| row.session_seq <= last);
     shown
         .filter_map(|row| Some((row, styles.at(row.session_seq)?)))
-        .flat_map(|(row, style)| project::project(binding.binding_id, style, row, batch.digest(row)))
+        .flat_map(|(row, style)| project::render_row(binding.binding_id, style, row, batch.digest(row)))
         .collect()
 }

@@ -93,7 +93,7 @@ pub(crate) async fn spawn(
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
         spawned_by: body.spawned_by,
-        mcp_servers: mcp::named(body.mcp_servers)?,
+        mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
         additional_directories: body.additional_directories,
         configured: None,
     };

@@ -14,7 +14,7 @@ use crate::client::{Client, Wanted};
 use crate::config::load::{Inputs, load};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::options::Setting;
-use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
 use crate::core::request::CloseRequest;
 use crate::core::request::{
     CancelResult, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus, SpawnRequest,
@@ -297,7 +297,7 @@ impl Service for Fake {
 
     fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
         let loaded = load(Inputs::default()).unwrap();
-        effective(&loaded, &PolicyScope::of(Some(at)))
+        effective_policy(&loaded, &PolicyScope::of(Some(at)))
     }
 
     fn status(&self) -> Reply<'_, StatusView> {

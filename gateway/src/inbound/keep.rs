@@ -5,7 +5,7 @@
 use super::{Inlet, Inner, check, lane_of};
 use crate::channel::{AnswerShown, Claim, Kept, PartKind};
 use crate::core::command::{self, ChatCommand, SessionAction};
-use crate::core::permission::{NOT_PENDING, named};
+use crate::core::permission::{NOT_PENDING, parse_permission_id};
 use crate::core::project::quoted;
 use crate::core::rows::ConversationRef;
 use crate::core::told;
@@ -210,7 +210,7 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
         Outcome::Refused { failure, .. } if is_private => {
             // What happened is private; the next step is the same for everybody.
             let over = over(command.as_ref(), failure).unwrap_or_default();
-            format!("{what}{over}. Next: {}", told::next(failure))
+            format!("{what}{over}. Next: {}", told::next_step(failure))
         }
         Outcome::Refused { .. } => format!("{what}: {said}"),
         _ if is_private && !changes => format!("{what}. What it says is for them alone: use it again."),
@@ -223,7 +223,7 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
 /// settled; a typed answer may have matched none or several.
 fn over(command: Option<&ChatCommand>, failure: &Failure) -> Option<&'static str> {
     let Some(ChatCommand::On { act: SessionAction::Answer(args), .. }) = command else { return None };
-    let is_one = args.permission.as_deref().is_some_and(|id| named(id).is_some());
+    let is_one = args.permission.as_deref().is_some_and(|id| parse_permission_id(id).is_some());
     let text = if is_one { ": its question is over" } else { ": it named no single question that waits" };
     (failure.detail_code.as_deref() == Some(NOT_PENDING)).then_some(text)
 }

@@ -178,7 +178,7 @@ impl Manager {
             request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
         let options = SessionOptions {
             mcp_servers: request.mcp_servers.clone(),
-            additional_directories: mcp::directories(&cwd, [directories.as_slice()]),
+            additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
             ..SessionOptions::new(
                 request.permission.unwrap_or(profile.permission),
                 request.non_interactive.unwrap_or(profile.non_interactive),

@@ -104,7 +104,11 @@ impl Rig {
 
     fn answer(&mut self, at: u64) -> Vec<BackendStep> {
         self.call(|link| {
-            link.answer(&RequestReply { at, outcome: Ok(permission::selected("yes")), is_rejection: false })
+            link.answer(&RequestReply {
+                at,
+                outcome: Ok(permission::selected_result("yes")),
+                is_rejection: false,
+            })
         })
     }
 }

@@ -232,7 +232,7 @@ pub(super) async fn leave_behind(
         });
         mailbox
     };
-    recovery::plan(found, 0).now.into_iter().map(start).collect()
+    recovery::recovery_plan(found, 0).now.into_iter().map(start).collect()
 }
 
 /// Starts everything, in the order of `app::serve`. Recovery uses the simulated interfaces too.

@@ -1,6 +1,6 @@
 //! `acp_bindings`: bindings of conversations to sessions.
 
-use crate::core::binding::{StaleReason, StartupAction, at_start};
+use crate::core::binding::{StaleReason, StartupAction, startup_action};
 use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, Verbosity};
 use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word, word_opt};
@@ -149,7 +149,7 @@ pub(crate) fn end_stale(tx: &Tx<'_>, binding_id: BindingId) -> Result<Option<Sta
         return Ok(None);
     };
     let runs = first(tx, RUNS, [row.session_key.as_str()], |row| int(row, "runs"))?;
-    match at_start(row.status, Some(target(tx, &row.session_key)?), runs.unwrap_or(0)) {
+    match startup_action(row.status, Some(target(tx, &row.session_key)?), runs.unwrap_or(0)) {
         StartupAction::End(stale) => {
             end(tx, binding_id, &format!("stale: {}", stale.as_str()))?;
             Ok(Some(stale))

@@ -1,7 +1,7 @@
 //! `acp_button_message`: messages with buttons or questions, kept until their subject is settled.
 
-use crate::core::project::actions::{ButtonSubject, SubjectState, amended};
-use crate::core::project::{PartKind, unchanged};
+use crate::core::project::actions::{ButtonSubject, SubjectState, text_after_resolution};
+use crate::core::project::{PartKind, unedited_notice};
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::codec::{Int, Word as _, all, first, id, id_opt, int, json, run, to_json, word};
 use crate::store::error::StoreError;
@@ -119,12 +119,16 @@ fn at_its_end(
     match about {
         ButtonSubject::Permission(id) => {
             let row = permissions::get(db, &id)?;
-            Ok(amended(text, row.as_ref().map_or(SubjectState::Gone, SubjectState::Permission), is_markdown))
+            Ok(text_after_resolution(
+                text,
+                row.as_ref().map_or(SubjectState::Gone, SubjectState::Permission),
+                is_markdown,
+            ))
         }
         ButtonSubject::Queued(run_id) => {
             let now =
                 first(db, RUN, [run_id.to_string()], |row| Ok((word(row, "mode")?, word(row, "state")?)))?;
-            Ok(amended(
+            Ok(text_after_resolution(
                 text,
                 now.map_or(SubjectState::Gone, |(mode, state)| SubjectState::Run(mode, state)),
                 is_markdown,
@@ -187,7 +191,7 @@ pub(crate) fn refused(
     let found = first(db, SQL, params![of.to_string(), message.message_id], |row| {
         Ok((int(row, "session_seq")?, row.get("part_no")?, id_opt(row, "run_id")?))
     })?;
-    let said = found.and_then(|(seq, no, run_id)| unchanged(of, (seq, no), run_id, &message.text));
+    let said = found.and_then(|(seq, no, run_id)| unedited_notice(of, (seq, no), run_id, &message.text));
     delivery::plan(db, binding, said.as_slice())?;
     tried(db, &binding.conversation, &message.message_id, true)?;
     Ok(said.is_some())

@@ -3,7 +3,7 @@
 
 use crate::core::card::CardRecord;
 use crate::core::event::{EventKind, EventRow};
-use crate::core::project::SHOWN;
+use crate::core::project::RENDERED_KINDS;
 use crate::store::codec::{Int, all, first, id, int, int_opt, run};
 use crate::store::error::StoreError;
 use crate::store::{events, now_ms};
@@ -93,7 +93,7 @@ pub(crate) struct News {
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn news(db: &Connection, key: &SessionKey, run_id: RunId, after: u64) -> Result<News, StoreError> {
     let mut rows = events::after(db, key, after, ROWS_MAX, BYTES_MAX)?;
-    let is_shown = |kind: EventKind| SHOWN.contains(&kind);
+    let is_shown = |kind: EventKind| RENDERED_KINDS.contains(&kind);
     let shown = rows.iter().filter(|row| is_shown(row.kind)).map(|row| row.session_seq).max();
     let through = rows.last().map_or(after, |row| row.session_seq);
     let bytes: usize = rows.iter().map(|row| row.payload.len()).sum();

@@ -1,7 +1,7 @@
 //! Queries behind commands: sessions matching a name, owners, timeouts of bindings, and at-most-once
 //! execution under an idempotency key.
 
-use crate::core::binding::{BindingTimeout, with_window};
+use crate::core::binding::{BindingTimeout, with_timeout};
 use crate::core::command::target::SessionCandidate;
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings::{self, COLUMNS};
@@ -79,7 +79,7 @@ pub(crate) fn set_window(
     let now = now_ms();
     let mut changed = Vec::new();
     for row in bindings_near(db, key, at)? {
-        let row = with_window(row, window, ms, now);
+        let row = with_timeout(row, window, ms, now);
         bindings::set_windows(db, &row)?;
         changed.push(row);
     }

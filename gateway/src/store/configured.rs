@@ -2,7 +2,7 @@
 
 use crate::config::Binding;
 use crate::core::configured::{
-    ConversationState, RetiredSession, StaticSession, StaticSessionSpec, find, first_key, next_key,
+    ConversationState, RetiredSession, StaticSession, StaticSessionSpec, find_entry, first_key, next_key,
 };
 use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, ConversationRef};
@@ -48,7 +48,7 @@ pub(crate) fn look(db: &Connection, table: &[Binding], at: &ConversationRef) -> 
         look.busy = busy(db, &row.session_key)?;
         look.binding = Some((row, target));
     }
-    let Some(entry) = find(table, at).map(|found| found.entry) else { return Ok(look) };
+    let Some(entry) = find_entry(table, at).map(|found| found.entry) else { return Ok(look) };
     let Some(agent) = &entry.agent else { return Ok(look) };
     let first = first_key(agent, (&at.channel, &at.account_id, &entry.conversation));
     let first = first.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?;

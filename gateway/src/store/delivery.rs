@@ -5,7 +5,7 @@
 //! searched for in the conversation.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::intake::readable;
+use crate::core::intake::readable_payload;
 use crate::core::project::{
     self, MessagePart, PartKind, RenderData, RequiredData, RunDigest, Style, StyleHistory, tag,
 };
@@ -145,7 +145,7 @@ pub(crate) struct Batch {
 impl Batch {
     /// Data for the projection of one of the rows.
     pub(crate) fn digest(&self, row: &EventRow) -> RenderData<'_> {
-        match project::need(row) {
+        match project::required_data(row) {
             RequiredData::Nothing => RenderData::Nothing,
             RequiredData::Run(run_id) => self.runs.get(&run_id).map_or(RenderData::Nothing, RenderData::Run),
             RequiredData::Next => {
@@ -197,7 +197,7 @@ fn read_on(
     let sql = format!(
         "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
          WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
-        listed(&project::SHOWN)
+        listed(&project::RENDERED_KINDS)
     );
     let rows = if after < end {
         all(db, &sql, params![key.as_str(), Int(after), Int(rows_max)], events::from_row)?
@@ -213,7 +213,7 @@ fn read_on(
             out.through = row.session_seq - 1;
             break;
         }
-        match project::need(row) {
+        match project::required_data(row) {
             RequiredData::Nothing => {}
             RequiredData::Run(run_id) => {
                 let style = styles.at(row.session_seq);
@@ -252,7 +252,7 @@ fn digest(
         "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = 'prompt' ORDER BY seq LIMIT 1";
     let rows_of_run = format!(
         "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 AND kind IN ({}) ORDER BY seq",
-        listed(&project::DIGESTED)
+        listed(&project::OUTPUT_KINDS)
     );
     let run_id = run_id.to_string();
     let made = first(db, RUN, [&run_id], |row| {
@@ -268,7 +268,7 @@ fn digest(
     while let Some(row) = rows.next()? {
         let kind: String = row.get("kind")?;
         if let Some(kind) = EventKind::parse(&kind) {
-            digest.add(kind, &readable(row.get_ref("payload_json")?.as_str().unwrap_or_default()));
+            digest.add(kind, &readable_payload(row.get_ref("payload_json")?.as_str().unwrap_or_default()));
         }
     }
     Ok(Some(digest))
@@ -285,7 +285,7 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[MessagePart])
         ?11, ?12, 'planned', ?13, ?13) ON CONFLICT DO NOTHING";
     for part in parts {
         let (tag, print) =
-            tag::choose(&part.text, &part.nonce, |print| is_said(db, binding, &part.nonce, print))?;
+            tag::choose_tag(&part.text, &part.nonce, |print| is_said(db, binding, &part.nonce, print))?;
         run(
             db,
             SQL,

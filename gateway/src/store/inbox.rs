@@ -7,7 +7,7 @@ use crate::core::project::ButtonGroup;
 use crate::core::rows::ConversationRef;
 use crate::core::run::RunState;
 use crate::core::sanitize;
-use crate::core::told::told;
+use crate::core::told::error_message;
 use crate::error::Failure;
 use crate::store::bindings;
 use crate::store::codec::{Int, all, first, id, int, json, json_opt, run, to_json, word};
@@ -170,7 +170,7 @@ impl Outcome {
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
             Self::Prompted { text, .. } | Self::Command { text, .. } => sanitize::text(text),
-            Self::Refused { failure, .. } => Cow::Owned(sanitize::text(&told(failure)).into_owned()),
+            Self::Refused { failure, .. } => Cow::Owned(sanitize::text(&error_message(failure)).into_owned()),
             Self::Ignored { .. } => Cow::Borrowed(""),
         }
     }
@@ -273,7 +273,7 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
             new.text,
             new.author,
             to_json(&context)?,
-            files::kept(&files::taken(&new.attachments)).as_deref(),
+            files::serialize_files(&files::from_attachments(&new.attachments)).as_deref(),
             Int(now_ms())
         ],
     )?;

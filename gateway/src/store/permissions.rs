@@ -1,6 +1,6 @@
 //! `acp_permission`: permission requests of agents (H4).
 
-use crate::core::permission::named;
+use crate::core::permission::parse_permission_id;
 use crate::core::rows::{PermissionRow, ResolvedBy};
 use crate::store::Store;
 use crate::store::codec::{Int, Word, all, first, id, int, int_opt, json, run, to_json, word, word_opt};
@@ -78,7 +78,7 @@ pub(crate) fn pending_of_lease(db: &Connection, lease_id: LeaseId) -> Result<Vec
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn get(db: &Connection, permission_id: &str) -> Result<Option<PermissionRow>, StoreError> {
-    let Some((lease_id, at)) = named(permission_id) else { return Ok(None) };
+    let Some((lease_id, at)) = parse_permission_id(permission_id) else { return Ok(None) };
     let sql = format!("SELECT {COLUMNS} FROM acp_permission WHERE lease_id = ?1 AND stdout_offset = ?2");
     first(db, &sql, params![lease_id.to_string(), Int(at)], from_row)
 }

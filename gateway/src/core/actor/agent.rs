@@ -10,7 +10,7 @@ use crate::core::mcp;
 use crate::core::rows::{LeaseStatus, RunMode};
 use crate::core::run::RunEvent;
 use crate::core::session::{SessionEvent, SessionState};
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
@@ -31,7 +31,10 @@ impl Actor {
     /// Removes the secrets of MCP servers from the agent's error texts.
     fn redact(&self, step: &mut BackendStep) {
         let servers = || {
-            mcp::merged([self.profile.mcp_servers.as_slice(), self.session.options.mcp_servers.as_slice()])
+            mcp::merge_servers([
+                self.profile.mcp_servers.as_slice(),
+                self.session.options.mcp_servers.as_slice(),
+            ])
         };
         match step {
             BackendStep::Failed(failure) | BackendStep::TurnFailed { failure, .. } => {
@@ -211,7 +214,7 @@ impl Actor {
 
     /// Failure for an agent that has not opened a session in time; it may not even have been started.
     fn init_failure(&self) -> Failure {
-        let within = span(self.profile.init_ms);
+        let within = format_duration(self.profile.init_ms);
         if self.lease.as_ref().is_none_or(|lease| lease.row.usage == LeaseStatus::Intended) {
             let text = format!(
                 "The agent was not started within {within}: the supervisor does not answer, or has no room. \
@@ -233,7 +236,7 @@ impl Actor {
             self.session.options.timeout_s.map_or(self.limits.turn_ms, |s| s.saturating_mul(1_000));
         let text = format!(
             "The turn was stopped: it took longer than {}. The session goes on with the next prompt.",
-            span(limit_ms)
+            format_duration(limit_ms)
         );
         self.doom(run_id, Failure::new(Code::Timeout, text).detail("TURN_TIMEOUT").origin("gateway"), out);
     }
@@ -244,7 +247,7 @@ impl Actor {
         let text = format!(
             "The agent was not found again within {} after the restart, so it is not known what became of this turn. \
              Look at what it did before you send it again.",
-            span(self.limits.reconcile_ms)
+            format_duration(self.limits.reconcile_ms)
         );
         let failure = Failure::new(Code::Uncertain, text).detail("AGENT_NOT_FOUND").origin("gateway");
         self.session.last_error = Some(failure.clone());
@@ -260,7 +263,7 @@ impl Actor {
         }
         let text = format!(
             "The agent was ended: it had nothing to do for {}. The next prompt starts it again.",
-            span(self.limits.runtime_idle_ms)
+            format_duration(self.limits.runtime_idle_ms)
         );
         let payload = json!({ "status": "agent_rests", "text": text }).to_string();
         out.event(&mut self.session, None, EventKind::Status, payload);

@@ -220,8 +220,8 @@ impl Actor {
     ) {
         let at = row.ask.at;
         let (outcome, result) = match &option_id {
-            Some(option_id) => ("selected", permission::selected(option_id)),
-            None => ("cancelled", permission::cancelled()),
+            Some(option_id) => ("selected", permission::selected_result(option_id)),
+            None => ("cancelled", permission::cancelled_result()),
         };
         row.state = if option_id.is_some() { PermissionState::Answered } else { PermissionState::Expired };
         row.option_id.clone_from(&option_id);
@@ -306,7 +306,7 @@ impl Actor {
             let Some(row) = self.permissions.remove(&at) else { continue };
             let run_id = row.ask.run_id;
             let AgentRequestKind::Permission { options, .. } = &row.ask.what else { continue };
-            let option = permission::rejection(options);
+            let option = permission::reject_once_option(options);
             if self.session.options.non_interactive == NonInteractive::Fail {
                 self.fail_for_nobody(run_id, out);
             }

@@ -9,7 +9,7 @@ use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::host::{
     DecisionReason, EffectContext, EffectDecision, Grant, HostEffect, HostQuestion, Inspection, command_line,
-    decide,
+    decide_effect,
 };
 use crate::core::jsonrpc::REFUSED;
 use crate::core::link::{AgentRequest, AgentRequestKind, RpcError};
@@ -77,7 +77,7 @@ impl Actor {
         let run_id = row.ask.run_id;
         let is_granted = self.session.options.grants.covers(run_id, &row.ask.what, found, &self.session.cwd);
         let run = run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
-        let decision = decide(
+        let decision = decide_effect(
             effect,
             EffectContext {
                 mode: self.session.options.permission,

@@ -30,11 +30,12 @@ impl Actor {
     pub(super) fn start_lease(&mut self, out: &mut StepOutput) {
         let lease_id = out.mint_lease();
         let own = &self.session.options;
-        let directories = mcp::directories(
+        let directories = mcp::merge_directories(
             &self.session.cwd,
             [self.profile.additional_directories.as_slice(), own.additional_directories.as_slice()],
         );
-        let mcp_servers = mcp::merged([self.profile.mcp_servers.as_slice(), own.mcp_servers.as_slice()]);
+        let mcp_servers =
+            mcp::merge_servers([self.profile.mcp_servers.as_slice(), own.mcp_servers.as_slice()]);
         let spawn = Spawn {
             lease_id,
             session_key: self.session.session_key.clone(),

@@ -10,7 +10,7 @@ use crate::core::options::Setting;
 use crate::core::request::{SessionStatus, SettingResult};
 use crate::core::rows::PermissionMode;
 use crate::core::session::SessionState;
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde_json::json;
@@ -142,7 +142,7 @@ impl Actor {
                 "The agent was asked for the {} and has not answered within {}. If it still takes it, the session \
                  keeps it.",
                 pending.option,
-                span(ANSWER_MS)
+                format_duration(ANSWER_MS)
             );
             let failure = Failure::new(Code::Timeout, text).detail("OPTION_UNANSWERED").origin("agent");
             out.reply(pending.ticket, Err(failure));

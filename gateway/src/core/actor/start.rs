@@ -25,7 +25,7 @@ impl Actor {
             self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
             self.watch_turn();
         }
-        match recovery::step(self.found()) {
+        match recovery::recovery_action(self.found()) {
             // A queued prompt is a reason to retry after an error.
             RecoveryAction::Start if self.session.state == SessionState::Error => {
                 self.session_event(SessionEvent::Retried, out);

@@ -138,7 +138,7 @@ impl Actor {
             mode,
             state: RunState::Queued,
             text: request.text,
-            files: files::kept(&request.files),
+            files: files::serialize_files(&request.files),
             author: request.author,
             interactive: request.interactive,
             requester_message_id: request.requester_message_id,

@@ -217,12 +217,12 @@ pub(crate) fn parse(text: &str) -> Option<ChatCommand> {
         (row, rest)
     } else {
         let (verb, args) = cut(rest);
-        let verb = words::plain(verb);
+        let verb = words::normalize_keyword(verb);
         let found = rows.find(|row| row.verb == verb || row.aliases.contains(&verb.as_str()));
         let Some(row) = found else {
             let why = match verb.as_str() {
                 "" => format!("{head} wants to know what."),
-                _ => format!("{head} has no command {}.", words::shown(&verb)),
+                _ => format!("{head} has no command {}.", words::quote_word(&verb)),
             };
             return Some(ChatCommand::Misused { why, usage: None });
         };

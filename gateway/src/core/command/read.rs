@@ -1,7 +1,7 @@
 //! Parser of each command's arguments. Errors are sentences for people.
 #![deny(clippy::indexing_slicing)]
 
-use super::words::{Flag, ParsedArgs, plain, shown};
+use super::words::{Flag, ParsedArgs, normalize_keyword, quote_word};
 use super::{
     AnswerArgs, BindingTimeout, ChatCommand, PermissionChoice, SessionAction, SpawnArgs, SpawnPlacement,
     window,
@@ -35,12 +35,16 @@ fn target(given: &ParsedArgs, words: &[String]) -> Result<Option<String>, String
     match (said.is_empty(), given.value("session")) {
         (true, flag) => Ok(flag.map(str::to_owned)),
         (false, None) => Ok(Some(said)),
-        (false, Some(_)) => Err(format!("{} is too much beside --session.", shown(&said))),
+        (false, Some(_)) => Err(format!("{} is too much beside --session.", quote_word(&said))),
     }
 }
 
 fn alone(args: &str, command: ChatCommand) -> Read {
-    if args.is_empty() { Ok(command) } else { Err(format!("It takes nothing; {} is too much.", shown(args))) }
+    if args.is_empty() {
+        Ok(command)
+    } else {
+        Err(format!("It takes nothing; {} is too much.", quote_word(args)))
+    }
 }
 
 /// Parses a command whose only argument is the session.
@@ -100,7 +104,7 @@ pub(super) fn drop_run(args: &str) -> Read {
 }
 
 fn run(id: &str) -> Result<RunId, String> {
-    RunId::parse(id).map_err(|_| format!("{} is no run.", shown(id)))
+    RunId::parse(id).map_err(|_| format!("{} is no run.", quote_word(id)))
 }
 
 pub(super) fn new(args: &str) -> Read {
@@ -170,7 +174,7 @@ pub(super) fn timeout(args: &str) -> Read {
     value(args, "a number of seconds", |seconds| {
         let digits = !seconds.is_empty() && seconds.chars().all(|c| c.is_ascii_digit());
         let parsed = seconds.parse().ok().filter(|_| digits);
-        let parsed = parsed.ok_or_else(|| format!("{} is no number of seconds.", shown(seconds)))?;
+        let parsed = parsed.ok_or_else(|| format!("{} is no number of seconds.", quote_word(seconds)))?;
         Ok(SessionAction::Set(Setting::TimeoutS(parsed)))
     })
 }
@@ -181,7 +185,7 @@ pub(super) fn set(args: &str) -> Read {
         return Err("It wants an option and a value.".to_owned());
     };
     let value = value.clone();
-    let setting = match plain(option).as_str() {
+    let setting = match normalize_keyword(option).as_str() {
         "cwd" => Setting::Cwd(value),
         "model" => Setting::Model(value),
         _ => Setting::Config { id: option.clone(), value },
@@ -194,13 +198,14 @@ pub(super) fn permissions(args: &str) -> Read {
     let Some((mode, rest)) = given.words.split_first() else {
         return Ok(ChatCommand::On { target: target(&given, &[])?, act: SessionAction::Permissions });
     };
-    let mode = permission_mode(mode)
-        .ok_or_else(|| format!("{} is none of ask, approve-reads, approve-all, deny-all.", shown(mode)))?;
+    let mode = permission_mode(mode).ok_or_else(|| {
+        format!("{} is none of ask, approve-reads, approve-all, deny-all.", quote_word(mode))
+    })?;
     Ok(ChatCommand::On { target: target(&given, rest)?, act: SessionAction::Set(Setting::Permission(mode)) })
 }
 
 fn permission_mode(word: &str) -> Option<PermissionMode> {
-    Some(match plain(word).as_str() {
+    Some(match normalize_keyword(word).as_str() {
         "ask" => PermissionMode::Ask,
         "approve-reads" => PermissionMode::ApproveReads,
         "approve-all" => PermissionMode::ApproveAll,
@@ -222,7 +227,7 @@ fn verdict(args: &str, verdict: PermissionChoice) -> Read {
     let permission = match given.words.as_slice() {
         [] => None,
         [id] => Some(id.clone()),
-        [_, extra, ..] => return Err(format!("It takes one permission; {} is too much.", shown(extra))),
+        [_, extra, ..] => return Err(format!("It takes one permission; {} is too much.", quote_word(extra))),
     };
     answered(&given, permission, verdict)
 }
@@ -264,12 +269,12 @@ fn binding_window(args: &str, window: BindingTimeout) -> Read {
 pub(super) fn verbosity(args: &str) -> Read {
     let word = match ParsedArgs::read(args, &[])?.words.as_slice() {
         [] => return Ok(ChatCommand::Verbosity { change: None }),
-        [word] => plain(word),
-        [_, extra, ..] => return Err(format!("It takes one word; {} is too much.", shown(extra))),
+        [word] => normalize_keyword(word),
+        [_, extra, ..] => return Err(format!("It takes one word; {} is too much.", quote_word(extra))),
     };
     let known = Verbosity::ALL.into_iter().find(|known| known.as_str() == word);
     if known.is_none() && word != "default" {
-        return Err(format!("{} is none of full, compact, none, default.", shown(&word)));
+        return Err(format!("{} is none of full, compact, none, default.", quote_word(&word)));
     }
     Ok(ChatCommand::Verbosity { change: Some(known) })
 }
@@ -278,10 +283,10 @@ pub(super) fn spawn(args: &str) -> Read {
     let given = ParsedArgs::read(args, &SPAWN)?;
     let agent = match given.words.as_slice() {
         [] => None,
-        [agent] => Some(AgentName::parse(agent).map_err(|error| format!("{}: {error}.", shown(agent)))?),
-        [_, extra, ..] => return Err(format!("It takes one agent; {} is one too many.", shown(extra))),
+        [agent] => Some(AgentName::parse(agent).map_err(|error| format!("{}: {error}.", quote_word(agent)))?),
+        [_, extra, ..] => return Err(format!("It takes one agent; {} is one too many.", quote_word(extra))),
     };
-    let mode = match given.value("mode").map(plain).as_deref() {
+    let mode = match given.value("mode").map(normalize_keyword).as_deref() {
         None => None,
         Some("persistent") => Some(SessionMode::Persistent),
         Some("oneshot") => Some(SessionMode::Oneshot),
@@ -300,8 +305,8 @@ pub(super) fn spawn(args: &str) -> Read {
 }
 
 fn place(given: &ParsedArgs) -> Result<SpawnPlacement, String> {
-    let thread = given.value("thread").map(plain);
-    let bind = given.value("bind").map(plain);
+    let thread = given.value("thread").map(normalize_keyword);
+    let bind = given.value("bind").map(normalize_keyword);
     match (thread.as_deref(), bind.as_deref()) {
         (Some(_), Some(_)) => Err("--thread and --bind say the same thing: give one of them.".to_owned()),
         (None, None) | (Some("auto"), None) => Ok(SpawnPlacement::Auto),

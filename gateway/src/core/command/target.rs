@@ -2,7 +2,7 @@
 //! conversation, otherwise the requesting session. An ambiguous or unknown name is an error; there is no
 //! guessing. Source: openclaw.md §2 "Target resolution".
 
-use super::words::shown;
+use super::words::quote_word;
 use crate::core::route::Route;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -33,7 +33,7 @@ impl SessionCandidate {
 }
 
 /// Ways to match a name, in order of precedence: the first one that matches any session decides.
-const WAYS: [fn(&SessionCandidate, &str) -> bool; 5] = [
+const MATCHERS: [fn(&SessionCandidate, &str) -> bool; 5] = [
     |it, name| it.session_key.as_str() == name,
     |it, name| it.session_key.as_str().eq_ignore_ascii_case(name),
     |it, name| it.id().eq_ignore_ascii_case(name) || it.agent_session_id.as_deref() == Some(name),
@@ -48,8 +48,8 @@ const WAYS: [fn(&SessionCandidate, &str) -> bool; 5] = [
 ///
 /// # Errors
 /// `NO_SESSION`; with the detail `SESSION_AMBIGUOUS` if several match.
-pub(crate) fn find(name: &str, candidates: &[SessionCandidate]) -> Result<SessionKey, Failure> {
-    for fits in WAYS {
+pub(crate) fn find_session(name: &str, candidates: &[SessionCandidate]) -> Result<SessionKey, Failure> {
+    for fits in MATCHERS {
         let mut found: Vec<&SessionKey> =
             candidates.iter().filter(|it| fits(it, name)).map(|it| &it.session_key).collect();
         found.sort_by_key(|key| key.as_str());
@@ -60,13 +60,16 @@ pub(crate) fn find(name: &str, candidates: &[SessionCandidate]) -> Result<Sessio
             several => {
                 let keys: Vec<&str> = several.iter().take(NAMED_MAX).map(|key| key.as_str()).collect();
                 let more = if several.len() > NAMED_MAX { ", …" } else { "" };
-                let text =
-                    format!("{} fits several sessions: {}{more}. Use the key.", shown(name), keys.join(", "));
+                let text = format!(
+                    "{} fits several sessions: {}{more}. Use the key.",
+                    quote_word(name),
+                    keys.join(", ")
+                );
                 return Err(Failure::new(Code::NoSession, text).detail("SESSION_AMBIGUOUS").origin("client"));
             }
         }
     }
-    let text = format!("No session has the key, id or label {}.", shown(name));
+    let text = format!("No session has the key, id or label {}.", quote_word(name));
     Err(Failure::new(Code::NoSession, text).origin("client"))
 }
 
@@ -74,7 +77,7 @@ pub(crate) fn find(name: &str, candidates: &[SessionCandidate]) -> Result<Sessio
 ///
 /// # Errors
 /// `ACP_NOT_BOUND`; the reason why a binding is refused, without falling back to the requesting session.
-pub(crate) fn unnamed(here: Route, requester: Option<&SessionKey>) -> Result<SessionKey, Failure> {
+pub(crate) fn default_session(here: Route, requester: Option<&SessionKey>) -> Result<SessionKey, Failure> {
     match (here, requester) {
         (Route::Bound { session_key, .. }, _) => Ok(session_key),
         (Route::Refused { failure, .. }, _) => Err(failure),
@@ -133,7 +136,7 @@ mod tests {
             ("none", Err(None)),
             ("", Err(None)),
         ] {
-            let found = find(name, &all);
+            let found = find_session(name, &all);
             let found = found.as_ref().map(SessionKey::as_str).map_err(|failure| {
                 assert_eq!(failure.code, Code::NoSession);
                 failure.detail_code.as_deref()
@@ -146,12 +149,12 @@ mod tests {
     fn e04_what_fits_several_names_them() {
         let all: Vec<SessionCandidate> =
             (0..9).map(|n| candidate(&format!("agent:a:acp:{n}"), "", "twin")).collect();
-        let failure = find("twin", &all).unwrap_err();
+        let failure = find_session("twin", &all).unwrap_err();
         let keys: Vec<String> = (0..5).map(|n| format!("agent:a:acp:{n}")).collect();
         let want = format!("\"twin\" fits several sessions: {}, …. Use the key.", keys.join(", "));
         assert_eq!(failure.message, want);
         // The same session twice is one.
-        assert_eq!(find("twin", &[all[0].clone(), all[0].clone()]), Ok(key("agent:a:acp:0")));
+        assert_eq!(find_session("twin", &[all[0].clone(), all[0].clone()]), Ok(key("agent:a:acp:0")));
     }
 
     #[test]
@@ -172,7 +175,7 @@ mod tests {
             (stale.clone(), None, Err(Code::StaleBinding)),
             (stale, Some(&own), Err(Code::StaleBinding)),
         ] {
-            let found = unnamed(here.clone(), requester);
+            let found = default_session(here.clone(), requester);
             assert_eq!(found.as_ref().map_err(|failure| failure.code), want, "{here:?} {requester:?}");
         }
     }

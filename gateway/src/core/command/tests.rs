@@ -233,7 +233,7 @@ fn e01_every_misuse_is_answered_with_the_usage_of_its_row() {
         };
         assert_eq!(why, want, "{text}");
         assert!(text.starts_with(format!("{} {}", row.head, row.verb).trim_end()), "{text}: {row:?}");
-        let said = verbs::misuse(&why, Some(row));
+        let said = verbs::misuse_text(&why, Some(row));
         assert_eq!(said, format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()));
     }
 }
@@ -243,7 +243,7 @@ fn e01_every_misuse_is_answered_with_the_usage_of_its_row() {
 fn e01_no_row_is_left_out() {
     for row in &verbs::COMMANDS {
         let begins = |text: &str| {
-            let text = words::plain(text.trim());
+            let text = words::normalize_keyword(text.trim());
             let name = format!("{} {}", row.head, row.verb);
             let rest = text.strip_prefix(name.trim_end());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
@@ -263,7 +263,7 @@ fn e03_an_unknown_command_is_answered_with_help() {
         ("/session status", "/session has no command \"status\"."),
     ] {
         assert_eq!(parse(text), Some(ChatCommand::Misused { why: why.to_owned(), usage: None }), "{text}");
-        assert!(verbs::misuse(why, None).ends_with(&verbs::help()));
+        assert!(verbs::misuse_text(why, None).ends_with(&verbs::help_text()));
     }
 }
 
@@ -294,7 +294,7 @@ fn e05_what_only_looks_like_a_command_is_the_agents() {
 fn e02_rows_and_commands_agree_on_who_may() {
     for (text, command) in good() {
         let (head, rest) = cut(text);
-        let verb = words::plain(cut(rest).0);
+        let verb = words::normalize_keyword(cut(rest).0);
         let rows = verbs::COMMANDS.iter().filter(|row| row.head == head.to_ascii_lowercase());
         let row = rows
             .clone()

@@ -243,8 +243,8 @@ pub(crate) const COMMANDS: [CommandSpec; 30] = [
     ),
 ];
 
-/// Returns the text of `/acp help`.
-pub(crate) fn help() -> String {
+/// Returns the text of `/acp help_text`.
+pub(crate) fn help_text() -> String {
     let mut out = String::from("Commands:");
     for row in &COMMANDS {
         // Writing into a String cannot fail.
@@ -258,10 +258,10 @@ pub(crate) fn help() -> String {
 }
 
 /// Returns the reply to a malformed command.
-pub(crate) fn misuse(why: &str, usage: Option<&CommandSpec>) -> String {
+pub(crate) fn misuse_text(why: &str, usage: Option<&CommandSpec>) -> String {
     match usage {
         Some(row) => format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()),
-        None => format!("{why}\n\n{}", help()),
+        None => format!("{why}\n\n{}", help_text()),
     }
 }
 

@@ -27,12 +27,12 @@ pub(crate) fn flag(word: &str) -> Option<&str> {
 }
 
 /// Normalises a keyword of the grammar: lower case, plain dashes.
-pub(crate) fn plain(word: &str) -> String {
+pub(crate) fn normalize_keyword(word: &str) -> String {
     word.chars().map(|c| if is_dash(c) { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
 /// Quotes a word from a person for display: shortened, and on one line.
-pub(crate) fn shown(word: &str) -> String {
+pub(crate) fn quote_word(word: &str) -> String {
     let head: String = word.chars().take(40).collect();
     format!("{head:?}")
 }
@@ -160,11 +160,11 @@ impl ParsedArgs {
 
     fn take_flag(&mut self, flag: &str, known: &[Flag], words: &mut Tokenizer<'_>) -> Result<(), String> {
         let (name, value) = match flag.split_once('=') {
-            Some((name, value)) => (plain(name), Some(value.to_owned())),
-            None => (plain(flag), None),
+            Some((name, value)) => (normalize_keyword(name), Some(value.to_owned())),
+            None => (normalize_keyword(flag), None),
         };
         let Some(known) = known.iter().find(|known| known.name() == name) else {
-            return Err(format!("There is no flag {} here.", shown(&format!("--{name}"))));
+            return Err(format!("There is no flag {} here.", quote_word(&format!("--{name}"))));
         };
         let value = match (known, value) {
             (Flag::Switch(_), None) => String::new(),
@@ -245,7 +245,7 @@ mod tests {
             (flag("x--y"), flag("-x"), flag("--"), flag("\u{2014}")),
             (None, None, Some(""), Some(""))
         );
-        assert_eq!(plain("Set\u{2011}MODE"), "set-mode");
+        assert_eq!(normalize_keyword("Set\u{2011}MODE"), "set-mode");
     }
 
     #[test]

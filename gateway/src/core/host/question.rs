@@ -126,18 +126,18 @@ fn change(path: &str, old: &FileContent, new: &str) -> Value {
             diff(Some(old))
         }
         FileContent::Absent => {
-            words(&format!("{path}: new file of {} bytes:\n{}", new.len(), excerpt("", new)))
+            text_block(&format!("{path}: new file of {} bytes:\n{}", new.len(), excerpt("", new)))
         }
         FileContent::Text(old) => {
-            words(&format!("{path}: {} bytes become {}:\n{}", old.len(), new.len(), excerpt(old, new)))
+            text_block(&format!("{path}: {} bytes become {}:\n{}", old.len(), new.len(), excerpt(old, new)))
         }
         FileContent::Opaque(bytes) => {
-            words(&format!("{path}: {bytes} bytes become {}:\n{}", new.len(), excerpt("", new)))
+            text_block(&format!("{path}: {bytes} bytes become {}:\n{}", new.len(), excerpt("", new)))
         }
     }
 }
 
-fn words(text: &str) -> Value {
+fn text_block(text: &str) -> Value {
     json!({ "type": "content", "content": { "type": "text", "text": text } })
 }
 

@@ -26,7 +26,7 @@ fn the_whole_space_of_circumstances_keeps_the_rules() {
                     is_granted: bit(4),
                 };
                 seen += 1;
-                let got = decide(effect, now);
+                let got = decide_effect(effect, now);
                 let reads = effect == HostEffect::Read;
                 let open = !now.is_stopping && !reads;
                 let asks = matches!(mode, PermissionMode::Ask | PermissionMode::ApproveReads);

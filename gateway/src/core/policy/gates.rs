@@ -6,7 +6,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::AgentName;
 
 /// Last sentence of refusals.
-const HOW: &str = "Whoever runs this gateway can change that in its configuration and reload it.";
+const REMEDY: &str = "Whoever runs this gateway can change that in its configuration and reload it.";
 
 /// Detail code of a refusal: the maximum number of sessions is in use.
 pub(crate) const SESSIONS_MAX: &str = "SESSIONS_MAX";
@@ -37,18 +37,18 @@ pub(crate) struct BindingTimeouts {
     pub(crate) max_age_ms: Option<u64>,
 }
 
-fn off(code: Code, what: &str, by: &Effective<bool>) -> Failure {
-    off_by(code, what, by, HOW)
+fn disabled_error(code: Code, what: &str, by: &Effective<bool>) -> Failure {
+    disabled_error_with_remedy(code, what, by, REMEDY)
 }
 
-fn off_by(code: Code, what: &str, by: &Effective<bool>, how: &str) -> Failure {
+fn disabled_error_with_remedy(code: Code, what: &str, by: &Effective<bool>, how: &str) -> Failure {
     Failure::new(code, format!("{what} by policy: {}. {how}", by.said())).origin("gateway")
 }
 
 impl EffectivePolicy {
     fn on(&self) -> Result<(), Failure> {
-        let off = || off(Code::Disabled, "ACP is disabled", &self.enabled);
-        if self.enabled.value { Ok(()) } else { Err(off()) }
+        let error = || disabled_error(Code::Disabled, "ACP is disabled", &self.enabled);
+        if self.enabled.value { Ok(()) } else { Err(error()) }
     }
 
     /// Checks that prompts may be sent to an agent.
@@ -57,8 +57,9 @@ impl EffectivePolicy {
     /// `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`.
     pub(crate) fn may_prompt(&self) -> Result<(), Failure> {
         self.on()?;
-        let off = || off(Code::DispatchDisabled, "ACP dispatch is disabled", &self.dispatch_enabled);
-        if self.dispatch_enabled.value { Ok(()) } else { Err(off()) }
+        let error =
+            || disabled_error(Code::DispatchDisabled, "ACP dispatch is disabled", &self.dispatch_enabled);
+        if self.dispatch_enabled.value { Ok(()) } else { Err(error()) }
     }
 
     /// Checks that a session may be spawned, with a first prompt or without.
@@ -80,7 +81,7 @@ impl EffectivePolicy {
         let bindings = &self.bindings;
         if !bindings.enabled.value {
             let what = "Binding conversations to sessions is disabled here";
-            return Err(off(Code::Disabled, what, &bindings.enabled).detail("BINDINGS_DISABLED"));
+            return Err(disabled_error(Code::Disabled, what, &bindings.enabled).detail("BINDINGS_DISABLED"));
         }
         let gate = match who {
             BindOrigin::Focus => None,
@@ -98,7 +99,9 @@ impl EffectivePolicy {
                  reload it. Until then /acp spawn --thread off starts a session that is bound to nothing.",
                 gate.key
             );
-            return Err(off_by(Code::Disabled, &what, gate, &how).detail(SPAWN_NOT_ALLOWED));
+            return Err(
+                disabled_error_with_remedy(Code::Disabled, &what, gate, &how).detail(SPAWN_NOT_ALLOWED)
+            );
         }
         Ok(BindingTimeouts { idle_ms: bindings.idle_ms.value, max_age_ms: bindings.max_age_ms.value })
     }
@@ -120,7 +123,7 @@ impl EffectivePolicy {
         }
         let names: Vec<&str> = allowed.value.iter().map(AgentName::as_str).collect();
         let why = format!(
-            "The agent {agent} is not in {} ({}; set by {}). {HOW}",
+            "The agent {agent} is not in {} ({}; set by {}). {REMEDY}",
             allowed.key,
             names.join(", "),
             allowed.source
@@ -130,13 +133,13 @@ impl EffectivePolicy {
 
     /// Error for reaching the maximum number of sessions in use.
     pub(crate) fn at_sessions_max(&self) -> Failure {
-        full("sessions are in use", &self.sessions_max, SESSIONS_MAX)
+        limit_error("sessions are in use", &self.sessions_max, SESSIONS_MAX)
     }
 
     /// Error for reaching the maximum number of sessions in use of the scope's account.
     pub(crate) fn at_account_max(&self) -> Failure {
         let max = self.account_sessions_max.clone().map(Option::unwrap_or_default);
-        full("sessions of this account are in use", &max, ACCOUNT_SESSIONS_MAX)
+        limit_error("sessions of this account are in use", &max, ACCOUNT_SESSIONS_MAX)
     }
 
     /// Adds how to install the missing backend of new sessions to an error.
@@ -151,7 +154,7 @@ impl EffectivePolicy {
     }
 }
 
-fn full(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
+fn limit_error(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
     let text = format!(
         "{} {what}, as many as may be: {}. Close one that is not needed, or wait until one rests; /acp sessions lists \
          them.",

@@ -219,17 +219,17 @@ pub(crate) struct RecoveryPolicy {
 }
 
 /// Resolves all settings in effect in a scope.
-pub(crate) fn effective(loaded: &Loaded, scope: &PolicyScope) -> EffectivePolicy {
-    resolve::policy(loaded, scope)
+pub(crate) fn effective_policy(loaded: &Loaded, scope: &PolicyScope) -> EffectivePolicy {
+    resolve::effective_policy(loaded, scope)
 }
 
 /// Resolves only the settings for an agent's output in a channel.
-pub(crate) fn stream(loaded: &Loaded, scope: &PolicyScope) -> StreamPolicy {
-    resolve::stream(loaded, scope)
+pub(crate) fn stream_policy(loaded: &Loaded, scope: &PolicyScope) -> StreamPolicy {
+    resolve::stream_policy(loaded, scope)
 }
 
 /// Returns the smallest timeout, the first of equal ones; the last argument if none is set.
-pub(crate) fn least(windows: [&Effective<Option<u64>>; 3]) -> Effective<Option<u64>> {
+pub(crate) fn shortest_timeout(windows: [&Effective<Option<u64>>; 3]) -> Effective<Option<u64>> {
     let set = windows.into_iter().filter(|window| window.value.is_some());
     let [_, _, last] = windows;
     set.min_by_key(|window| window.value).unwrap_or(last).clone()
@@ -255,7 +255,7 @@ pub(crate) struct EffectiveSetting {
 ///
 /// # Errors
 /// A value cannot be serialised as JSON, which is a bug.
-pub(crate) fn shown(policy: &EffectivePolicy) -> Result<Vec<EffectiveSetting>, serde_json::Error> {
+pub(crate) fn list_settings(policy: &EffectivePolicy) -> Result<Vec<EffectiveSetting>, serde_json::Error> {
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
     let mut rows = Vec::new();
     let mut open = vec![(String::new(), serde_json::to_value(policy)?)];

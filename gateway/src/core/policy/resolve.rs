@@ -2,7 +2,7 @@
 
 use super::{
     AgentTimeouts, BindingPolicy, Effective, EffectivePolicy, FilePolicy, PermissionPolicy, PolicyScope,
-    RecoveryPolicy, StreamPolicy, TimeoutPolicy, least,
+    RecoveryPolicy, StreamPolicy, TimeoutPolicy, shortest_timeout,
 };
 use crate::config::channels::{Files as FileKeys, ThreadBindings};
 use crate::config::load::{Loaded, nearest_source};
@@ -277,12 +277,12 @@ fn set(count: u64, unit: u64) -> Option<u64> {
 }
 
 /// Resolves the settings for an agent's output in a channel.
-pub(super) fn stream(loaded: &Loaded, scope: &PolicyScope) -> StreamPolicy {
+pub(super) fn stream_policy(loaded: &Loaded, scope: &PolicyScope) -> StreamPolicy {
     Resolver { loaded, scope }.stream()
 }
 
 /// Resolves all settings in effect in a scope.
-pub(super) fn policy(loaded: &Loaded, scope: &PolicyScope) -> EffectivePolicy {
+pub(super) fn effective_policy(loaded: &Loaded, scope: &PolicyScope) -> EffectivePolicy {
     let it = Resolver { loaded, scope };
     let config = &loaded.config;
     let acp = &config.acp;
@@ -291,7 +291,7 @@ pub(super) fn policy(loaded: &Loaded, scope: &PolicyScope) -> EffectivePolicy {
     let session_ms = it.plain("session.ttl_minutes", set(config.session.ttl_minutes, MINUTE_MS));
     let runtime_ms = it.plain("acp.runtime.ttl_minutes", set(acp.runtime.ttl_minutes, MINUTE_MS));
     let ttl = TimeoutPolicy {
-        effective_ms: least([&session_ms, &bindings.idle_ms, &runtime_ms]),
+        effective_ms: shortest_timeout([&session_ms, &bindings.idle_ms, &runtime_ms]),
         session_ms,
         runtime_ms,
     };

@@ -6,8 +6,8 @@
 
 use crate::core::link::{AgentRequestKind, PermissionOption};
 use crate::core::permission::kind_note;
-use crate::core::project::question::{options_of, outcome, without_waiting};
-use crate::core::project::short;
+use crate::core::project::question::{options_of, resolution_text, strip_waiting_lines};
+use crate::core::project::short_line;
 use crate::core::rows::{PermissionRow, PermissionState, ResolvedBy, RunMode};
 use crate::core::run::RunState;
 use acp_shared::ids::RunId;
@@ -65,13 +65,13 @@ pub(crate) struct ButtonGroup {
 
 fn action(command: String, label: &str, note: &str, style: ButtonStyle) -> Option<MessageButton> {
     let room = LABEL_CHARS_MAX.saturating_sub(note.chars().count());
-    let label: String = short(label).trim().chars().take(room).collect();
+    let label: String = short_line(label).trim().chars().take(room).collect();
     let is_usable = command.len() <= COMMAND_BYTES_MAX && !label.is_empty();
     is_usable.then_some(MessageButton { command, label: format!("{label}{note}"), style })
 }
 
 /// Subject of a permission request or of its settlement; `None` without a usable id.
-pub(super) fn about(payload: &Value) -> Option<ButtonSubject> {
+pub(super) fn subject_of(payload: &Value) -> Option<ButtonSubject> {
     let id = payload["permission_id"].as_str();
     let id = id.filter(|id| !id.is_empty() && !id.contains(char::is_whitespace))?;
     Some(ButtonSubject::Permission(id.to_owned()))
@@ -79,8 +79,8 @@ pub(super) fn about(payload: &Value) -> Option<ButtonSubject> {
 
 /// Buttons for the agent's options, in its order, up to the maximum. An option that does not fit into a
 /// button is answered by typing; a question without buttons is still edited once it is settled.
-pub(super) fn of_permission(payload: &Value, buttons_max: usize) -> Option<ButtonGroup> {
-    let about = about(payload)?;
+pub(super) fn permission_buttons(payload: &Value, buttons_max: usize) -> Option<ButtonGroup> {
+    let about = subject_of(payload)?;
     let ButtonSubject::Permission(id) = &about else { return None };
     let actions: Vec<MessageButton> = (1..)
         .zip(options_of(payload))
@@ -101,12 +101,12 @@ pub(super) fn of_permission(payload: &Value, buttons_max: usize) -> Option<Butto
 }
 
 /// Button that stops the turn of a card, and no other turn.
-pub(crate) fn of_card(run_id: RunId) -> Vec<MessageButton> {
+pub(crate) fn card_buttons(run_id: RunId) -> Vec<MessageButton> {
     action(format!("/acp cancel --run {run_id}"), "Stop", "", ButtonStyle::Danger).into_iter().collect()
 }
 
 /// Buttons of the notice about a queued message. `may_steer` is false if it was already meant as a steer.
-pub(crate) fn of_queued(run_id: RunId, may_steer: bool) -> ButtonGroup {
+pub(crate) fn queued_buttons(run_id: RunId, may_steer: bool) -> ButtonGroup {
     let steer = action(format!("/acp steer --run {run_id}"), "Steer now", "", ButtonStyle::Primary);
     let drop = action(format!("/acp drop {run_id}"), "Drop", "", ButtonStyle::Secondary);
     ButtonGroup {
@@ -127,11 +127,11 @@ pub(crate) enum SubjectState<'a> {
 }
 
 /// Returns the text of a message after its subject was settled; `None` while the buttons are still valid.
-pub(crate) fn amended(text: &str, fate: SubjectState<'_>, is_markdown: bool) -> Option<String> {
+pub(crate) fn text_after_resolution(text: &str, fate: SubjectState<'_>, is_markdown: bool) -> Option<String> {
     let end = match fate {
         SubjectState::Permission(row) => match row.state {
             PermissionState::Pending => return None,
-            PermissionState::Answered | PermissionState::Expired => settled_line(row, is_markdown),
+            PermissionState::Answered | PermissionState::Expired => resolution_line(row, is_markdown),
         },
         SubjectState::Run(_, RunState::Queued) => return None,
         SubjectState::Run(RunMode::Steer, RunState::Failed) => {
@@ -144,11 +144,11 @@ pub(crate) fn amended(text: &str, fate: SubjectState<'_>, is_markdown: bool) -> 
         }
         SubjectState::Gone => "It is over.".to_owned(),
     };
-    Some(format!("{}\n{end}", without_waiting(text)))
+    Some(format!("{}\n{end}", strip_waiting_lines(text)))
 }
 
 /// Describes by whom and how a permission request was settled.
-pub(crate) fn settled_line(row: &PermissionRow, is_markdown: bool) -> String {
+pub(crate) fn resolution_line(row: &PermissionRow, is_markdown: bool) -> String {
     let options: &[PermissionOption] = match &row.ask.what {
         AgentRequestKind::Permission { options, .. } => options,
         _ => &[],
@@ -158,7 +158,7 @@ pub(crate) fn settled_line(row: &PermissionRow, is_markdown: bool) -> String {
         option.map_or(id, |option| option.name.as_str())
     });
     let nobody = ResolvedBy::Person(String::new());
-    outcome(name, row.settled_by.as_ref().unwrap_or(&nobody), is_markdown)
+    resolution_text(name, row.settled_by.as_ref().unwrap_or(&nobody), is_markdown)
 }
 
 #[cfg(test)]

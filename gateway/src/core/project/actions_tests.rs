@@ -29,7 +29,7 @@ fn a_permission_has_the_agents_options_as_buttons() {
         {"optionId": "f", "name": "  "},
         {"optionId": "g", "name": "Last", "kind": null},
     ]}});
-    let asks = of_permission(&payload, 25).unwrap();
+    let asks = permission_buttons(&payload, 25).unwrap();
     assert_eq!(asks.about, ButtonSubject::Permission(id.clone()));
     let command = |number: u32| format!("/acp answer {id} {number}");
     assert_eq!(
@@ -45,7 +45,7 @@ fn a_permission_has_the_agents_options_as_buttons() {
     );
     let many: Vec<Value> =
         (0..40).map(|n| json!({"optionId": n.to_string(), "name": "x".repeat(500)})).collect();
-    let asks = of_permission(&json!({"permission_id": id, "params": {"options": many}}), 25).unwrap();
+    let asks = permission_buttons(&json!({"permission_id": id, "params": {"options": many}}), 25).unwrap();
     assert_eq!(asks.actions.len(), 25);
     for action in asks.actions {
         assert!(
@@ -71,7 +71,7 @@ fn what_fits_into_no_button_is_answered_by_typing() {
     ] {
         let about = about.map(|id| ButtonSubject::Permission(id.to_owned()));
         let want = about.map(|about| ButtonGroup { about, actions: Vec::new() });
-        assert_eq!(of_permission(&payload, buttons), want, "{payload}");
+        assert_eq!(permission_buttons(&payload, buttons), want, "{payload}");
     }
 }
 
@@ -79,14 +79,17 @@ fn what_fits_into_no_button_is_answered_by_typing() {
 #[test]
 fn the_buttons_of_a_card_and_of_what_waits_name_their_run() {
     let (run, id) = (run_id(), run_id().to_string());
-    assert_eq!(of_card(run), [action_of(&format!("/acp cancel --run {id}"), "Stop", ButtonStyle::Danger)]);
+    assert_eq!(
+        card_buttons(run),
+        [action_of(&format!("/acp cancel --run {id}"), "Stop", ButtonStyle::Danger)]
+    );
     let steer = action_of(&format!("/acp steer --run {id}"), "Steer now", ButtonStyle::Primary);
     let drop = action_of(&format!("/acp drop {id}"), "Drop", ButtonStyle::Secondary);
     assert_eq!(
-        of_queued(run, true),
+        queued_buttons(run, true),
         ButtonGroup { about: ButtonSubject::Queued(run), actions: vec![steer, drop.clone()] }
     );
-    assert_eq!(of_queued(run, false).actions, [drop]);
+    assert_eq!(queued_buttons(run, false).actions, [drop]);
 }
 
 /// The command of every button is valid in the grammar.
@@ -95,9 +98,9 @@ fn every_button_is_a_command() {
     use crate::core::command::{ChatCommand, SessionAction, parse};
     let id = format!("{}:7", LeaseId::mint());
     let asked = json!({"permission_id": id, "params": {"options": [{"optionId": "a", "name": "A"}]}});
-    let mut actions = of_permission(&asked, 25).unwrap().actions;
-    actions.extend(of_card(run_id()));
-    actions.extend(of_queued(run_id(), true).actions);
+    let mut actions = permission_buttons(&asked, 25).unwrap().actions;
+    actions.extend(card_buttons(run_id()));
+    actions.extend(queued_buttons(run_id(), true).actions);
     let read: Vec<Option<ChatCommand>> = actions.iter().map(|action| parse(&action.command)).collect();
     let acts = read.into_iter().map(|command| match command {
         Some(ChatCommand::On { target: None, act }) => act,
@@ -146,7 +149,11 @@ fn a_message_says_what_became_of_it() {
         (SubjectState::Permission(&over), Some("Nobody answered in time: refused.")),
         (SubjectState::Gone, Some("It is over.")),
     ] {
-        assert_eq!(amended(asked, fate, false), want.map(|want| format!("{head}{want}")), "{fate:?}");
+        assert_eq!(
+            text_after_resolution(asked, fate, false),
+            want.map(|want| format!("{head}{want}")),
+            "{fate:?}"
+        );
     }
     for (fate, want) in [
         (SubjectState::Run(Prompt, R::Queued), None),
@@ -157,6 +164,10 @@ fn a_message_says_what_became_of_it() {
         (SubjectState::Run(Steer, R::Completed), Some("It was said into the running turn.")),
         (SubjectState::Run(Steer, R::Failed), Some("It could not be said into the running turn.")),
     ] {
-        assert_eq!(amended("Queued.", fate, false), want.map(|want| format!("Queued.\n{want}")), "{fate:?}");
+        assert_eq!(
+            text_after_resolution("Queued.", fate, false),
+            want.map(|want| format!("Queued.\n{want}")),
+            "{fate:?}"
+        );
     }
 }

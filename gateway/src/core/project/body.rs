@@ -4,9 +4,9 @@ use crate::config::Separator;
 use crate::core::event::EventKind;
 use crate::core::project::lines::{UpdateLines, content_text};
 use crate::core::project::style::{MESSAGE, Style};
-use crate::core::project::{DIGESTED, UNREADABLE, parse};
+use crate::core::project::{OUTPUT_KINDS, UNREADABLE, parse};
 use crate::core::sanitize::{self, line as one_line};
-use crate::core::split::{head, resumed_from};
+use crate::core::split::{head, resume_from_line};
 use serde_json::Value;
 
 const THOUGHT: &str = "agent_thought_chunk";
@@ -53,12 +53,12 @@ impl RunOutput {
 
     /// Adds the next row of the run, in order. Returns the lines that it produced, if any.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) -> Option<String> {
-        if DIGESTED.contains(&kind) { self.take(kind, &parse(payload)) } else { None }
+        if OUTPUT_KINDS.contains(&kind) { self.take(kind, &parse(payload)) } else { None }
     }
 
     /// Same as `add`, for a parsed payload.
     pub(super) fn take(&mut self, kind: EventKind, update: &Value) -> Option<String> {
-        if !DIGESTED.contains(&kind) {
+        if !OUTPUT_KINDS.contains(&kind) {
             return None;
         }
         if kind == EventKind::AgentThought && !update.is_null() {
@@ -131,7 +131,7 @@ impl RunOutput {
 
     /// Drops the beginning of the output, down to about `bytes` from its end.
     pub(crate) fn keep_end(&mut self, bytes: usize) {
-        self.out = resumed_from(&self.out, self.out.len().saturating_sub(bytes), self.style.limit);
+        self.out = resume_from_line(&self.out, self.out.len().saturating_sub(bytes), self.style.limit);
     }
 
     fn add_thought(&mut self, text: &str) {

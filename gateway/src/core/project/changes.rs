@@ -92,7 +92,7 @@ impl FileChanges {
         let mut out = String::new();
         let mut left_out: usize = done().map(|call| call.left_out).sum();
         let mut steps_left = STEPS_MAX;
-        for net in net(done().flat_map(|call| &call.edits)) {
+        for net in merge_edits(done().flat_map(|call| &call.edits)) {
             let Some(left) = steps_left.checked_sub(net.steps()) else {
                 left_out += 1;
                 continue;
@@ -116,7 +116,7 @@ impl FileChanges {
 
 /// Merges the write of a whole file with later edits that replace its entire content. Edits without an effect
 /// are dropped.
-fn net<'a>(edits: impl Iterator<Item = &'a FileEdit>) -> Vec<FileEdit> {
+fn merge_edits<'a>(edits: impl Iterator<Item = &'a FileEdit>) -> Vec<FileEdit> {
     let mut all: Vec<FileEdit> = Vec::new();
     // Index of the last change that holds a file's whole current text, by path.
     let mut whole: BTreeMap<&str, usize> = BTreeMap::new();
@@ -373,7 +373,7 @@ mod tests {
                 edits.push(edit);
             }
             let mut read = [begin.clone(), begin];
-            let changes = net(edits.iter());
+            let changes = merge_edits(edits.iter());
             prop_assert_eq!(changes.len(), places.len());
             for (change, at) in changes.into_iter().zip(places) {
                 let file = &mut read[usize::from(change.path == "b")];

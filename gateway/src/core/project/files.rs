@@ -3,8 +3,8 @@
 //! A file is derived from the same rows and the same style record as its message. So the outbox stores only
 //! its name and size, and its content is regenerated when it is sent, also after a restart.
 
-use crate::core::project::{MessageContent, PartKind, RunDigest, joined};
-use crate::core::split::{MessageLimit, first, head_bytes, split};
+use crate::core::project::{MessageContent, PartKind, RunDigest, join_paragraphs};
+use crate::core::split::{MessageLimit, first_part, head_bytes, split};
 use serde::{Deserialize, Serialize};
 
 /// File name of an answer.
@@ -77,7 +77,7 @@ pub(super) fn lay_out(said: &MessageContent, run: Option<&RunDigest>) -> Vec<Mes
     let plain = pieces(&said.text(), limit);
     let run = run.filter(|_| said.kind == PartKind::Final);
     let Some((run, how)) = run.and_then(|run| Some((run, run.files()?))) else { return plain };
-    let long = if is_long(plain.len(), run, how) { as_answer(said, run, how) } else { None };
+    let long = if is_long(plain.len(), run, how) { answer_with_file(said, run, how) } else { None };
     let is_long = long.is_some();
     let mut out = long.map_or_else(|| plain.clone(), |piece| vec![piece]);
     let diff = if how.diff { run.changes().unified(how.bytes_max.min(DIFF_BYTES_MAX)) } else { None };
@@ -94,7 +94,7 @@ pub(super) fn lay_out(said: &MessageContent, run: Option<&RunDigest>) -> Vec<Mes
         let from = if is_long { 0 } else { plain.len().saturating_sub(1) };
         let mut again: Vec<MessagePiece> = plain.into_iter().skip(from).collect();
         if has_diff && let Some(last) = again.pop() {
-            again.extend(pieces(&joined(last.text, Some(NO_DIFF.to_owned())), limit));
+            again.extend(pieces(&join_paragraphs(last.text, Some(NO_DIFF.to_owned())), limit));
         }
         out.extend(again);
     }
@@ -107,7 +107,7 @@ fn is_long(messages: usize, run: &RunDigest, how: &FileSettings) -> bool {
 
 /// Puts the beginning of an answer into a message and the answer into a file; `None` if the beginning does
 /// not fit.
-fn as_answer(said: &MessageContent, run: &RunDigest, how: &FileSettings) -> Option<MessagePiece> {
+fn answer_with_file(said: &MessageContent, run: &RunDigest, how: &FileSettings) -> Option<MessagePiece> {
     let whole = run.whole();
     let text = head_bytes(&whole, how.bytes_max).to_owned();
     let note = if run.is_cut() || text.len() < whole.len() {
@@ -118,10 +118,10 @@ fn as_answer(said: &MessageContent, run: &RunDigest, how: &FileSettings) -> Opti
     } else {
         format!("(It goes on: {ANSWER} has all of it.)")
     };
-    let end = joined(note, Some(said.end.clone()).filter(|end| !end.is_empty()));
+    let end = join_paragraphs(note, Some(said.end.clone()).filter(|end| !end.is_empty()));
     let room = said.limit.less(&format!("\n\n{end}"))?;
-    let beginning = first(&text, room)?;
-    let text_of_message = joined(beginning.trim_end().to_owned(), Some(end));
+    let beginning = first_part(&text, room)?;
+    let text_of_message = join_paragraphs(beginning.trim_end().to_owned(), Some(end));
     let file = MessageFile { name: ANSWER, content_type: "text/markdown", says: "The whole answer", text };
     Some(MessagePiece { text: text_of_message, files: vec![file] })
 }

@@ -7,7 +7,7 @@ use crate::core::project::names::{quoted, unmarked};
 use crate::core::project::style::Style;
 use crate::core::project::{OPTIONS_MAX, actions, parse};
 use crate::core::rows::{AutoResolution, ResolvedBy};
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -23,13 +23,13 @@ pub(super) const SMALL: &str = "-# ";
 const END_CHARS: usize = 100;
 
 /// Text of a question, in the style of its row.
-pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String {
+pub(super) fn permission_prompt(style: &Style, event: &EventRow, payload: &Value) -> String {
     let shows = &style.shows;
     let (call, options) = (&payload["params"]["toolCall"], options_of(payload));
     let deed = ToolPreview::of(call);
     let head = head(call, deed.as_ref(), shows.markdown);
     let mut rest = String::new();
-    let buttons = actions::of_permission(payload, shows.buttons).map_or(0, |asks| asks.actions.len());
+    let buttons = actions::permission_buttons(payload, shows.buttons).map_or(0, |asks| asks.actions.len());
     if buttons < options.len() {
         for (number, option) in (1..).zip(options) {
             let (name, kind) = (name_of(option), option["kind"].as_str().unwrap_or_default());
@@ -38,7 +38,7 @@ pub(super) fn asked(style: &Style, event: &EventRow, payload: &Value) -> String 
         }
         let _ = write!(rest, "\n{BY_TYPING}, /acp deny or /acp answer NUMBER.");
     }
-    let _ = write!(rest, "\n{}", waits(style, event, payload));
+    let _ = write!(rest, "\n{}", waiting_line(style, event, payload));
     let room = style.limit.less(&format!("{head}\n{rest}{}", " ".repeat(END_CHARS)));
     let shown = deed.and_then(|deed| deed.shown_in(room, shows.markdown));
     let shown = shown.map(|shown| format!("\n{shown}")).unwrap_or_default();
@@ -62,13 +62,14 @@ fn head(call: &Value, deed: Option<&ToolPreview>, is_markdown: bool) -> String {
 }
 
 /// Last line: the approvers, the remaining time and the id of the question.
-fn waits(style: &Style, event: &EventRow, payload: &Value) -> String {
+fn waiting_line(style: &Style, event: &EventRow, payload: &Value) -> String {
     let small = if style.shows.markdown { SMALL } else { "" };
     let who = style.shows.approvers.as_ref().map(|who| format!(" of {who}")).unwrap_or_default();
     let left_ms = payload["deadline_at_ms"].as_u64().map(|at| at.saturating_sub(event.created_at_ms));
     // Whole seconds are precise enough.
-    let within =
-        left_ms.map(|ms| format!(", within {}", span((ms + 500) / 1_000 * 1_000))).unwrap_or_default();
+    let within = left_ms
+        .map(|ms| format!(", within {}", format_duration((ms + 500) / 1_000 * 1_000)))
+        .unwrap_or_default();
     let id = short_id(payload["permission_id"].as_str().unwrap_or_default());
     format!("{small}{WAITS}{who}{within} · id {id}")
 }
@@ -84,7 +85,7 @@ fn name_of(option: &Value) -> &str {
 }
 
 /// Removes the lines of a question that apply only while it is pending.
-pub(super) fn without_waiting(text: &str) -> &str {
+pub(super) fn strip_waiting_lines(text: &str) -> &str {
     let mut text = text.trim_end();
     while let Some((rest, last)) = text.rsplit_once('\n') {
         let last = last.strip_prefix(SMALL).unwrap_or(last);
@@ -97,27 +98,27 @@ pub(super) fn without_waiting(text: &str) -> &str {
 }
 
 /// True if the next row settles the question by policy, without asking anybody.
-pub(super) fn settles_by_policy(asked: &Value, next: &EventRow) -> bool {
+pub(super) fn is_resolved_by_policy(asked: &Value, next: &EventRow) -> bool {
     let settled = parse(&next.payload);
     next.kind == EventKind::PermissionSettled
         && settled["permission_id"] == asked["permission_id"]
-        && settler(&settled) == ResolvedBy::Auto(AutoResolution::Policy)
+        && resolved_by(&settled) == ResolvedBy::Auto(AutoResolution::Policy)
 }
 
 /// Notice about the settlement of a question; `None` if the question's own message is edited to show it.
-pub(super) fn settled(style: &Style, payload: &Value) -> Option<String> {
-    let by = settler(payload);
+pub(super) fn resolution_notice(style: &Style, payload: &Value) -> Option<String> {
+    let by = resolved_by(payload);
     if by == ResolvedBy::Auto(AutoResolution::Policy)
-        || (style.shows.changes && actions::about(payload).is_some())
+        || (style.shows.changes && actions::subject_of(payload).is_some())
     {
         return None;
     }
     let option = payload["option_name"].as_str().or_else(|| payload["option_id"].as_str());
-    Some(format!("The permission is settled. {}", outcome(option, &by, style.shows.markdown)))
+    Some(format!("The permission is settled. {}", resolution_text(option, &by, style.shows.markdown)))
 }
 
 /// Returns the person or rule that settled a permission, from its journal row.
-fn settler(payload: &Value) -> ResolvedBy {
+fn resolved_by(payload: &Value) -> ResolvedBy {
     let word = payload["without"].as_str();
     let without = word.and_then(|word| AutoResolution::ALL.into_iter().find(|known| known.as_str() == word));
     let named = || ResolvedBy::Person(payload["by"].as_str().unwrap_or_default().to_owned());
@@ -126,7 +127,7 @@ fn settler(payload: &Value) -> ResolvedBy {
 
 /// Describes the settlement of a permission: the chosen option, if any, and the person or rule. Names are
 /// quoted; rules never are.
-pub(crate) fn outcome(option: Option<&str>, by: &ResolvedBy, is_markdown: bool) -> String {
+pub(crate) fn resolution_text(option: Option<&str>, by: &ResolvedBy, is_markdown: bool) -> String {
     let option = option.map(|name| quoted(name, is_markdown));
     let by_name = |name: &str| match name.trim() {
         "" => "nobody named".to_owned(),

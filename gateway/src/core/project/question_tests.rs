@@ -28,7 +28,7 @@ fn event(payload: &Value) -> EventRow {
 }
 
 fn told(shows: ChannelFeatures, payload: &Value) -> String {
-    asked(&style(shows), &event(payload), payload)
+    permission_prompt(&style(shows), &event(payload), payload)
 }
 
 fn ask(call: Value, options: usize) -> Value {
@@ -126,16 +126,19 @@ fn what_an_answer_allows_is_shown_beside_long_options() {
 fn what_became_of_a_question_is_said_once() {
     let settled_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
     let said = "The permission is settled. Answered: “Yes, once” (by “ann”).".to_owned();
-    assert_eq!(settled(&style(chat()), &settled_by("ann")), None);
-    assert_eq!(settled(&style(ChannelFeatures::default()), &settled_by("ann")), Some(said));
+    assert_eq!(resolution_notice(&style(chat()), &settled_by("ann")), None);
+    assert_eq!(resolution_notice(&style(ChannelFeatures::default()), &settled_by("ann")), Some(said));
     assert_eq!(
-        settled(&style(ChannelFeatures::default()), &json!({"permission_id": ID, "without": "policy"})),
+        resolution_notice(
+            &style(ChannelFeatures::default()),
+            &json!({"permission_id": ID, "without": "policy"})
+        ),
         None
     );
     // A question without an id has no message that could be edited.
     let nameless = json!({"option_id": "y", "by": "ann"});
     let said = "The permission is settled. Answered: “y” (by “ann”).".to_owned();
-    assert_eq!(settled(&style(chat()), &nameless), Some(said));
+    assert_eq!(resolution_notice(&style(chat()), &nameless), Some(said));
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn how_a_question_ended_is_said_in_words() {
         (None, person(""), "Over without an answer (nobody named)."),
         (None, person("else"), "Over without an answer (by “else”)."),
     ] {
-        assert_eq!(outcome(option, &by, false), want);
+        assert_eq!(resolution_text(option, &by, false), want);
     }
 }
 
@@ -179,10 +182,10 @@ fn how_a_question_ended_is_said_in_words() {
 fn names_are_no_markup() {
     let by = ResolvedBy::Person("_ann_ <@1>".to_owned());
     assert_eq!(
-        outcome(Some("**Yes**"), &by, true),
+        resolution_text(Some("**Yes**"), &by, true),
         "Answered: “\\*\\*Yes\\*\\*” (by “\\_ann\\_ \\<\\@1\\>”)."
     );
-    assert_eq!(outcome(Some("**Yes**"), &by, false), "Answered: “**Yes**” (by “_ann_ <@1>”).");
+    assert_eq!(resolution_text(Some("**Yes**"), &by, false), "Answered: “**Yes**” (by “_ann_ <@1>”).");
 }
 
 /// Only the gateway's own last lines are removed, whatever the excerpt contains.
@@ -195,7 +198,7 @@ fn what_waits_goes_with_the_waiting() {
         ("Waits for an answer", "Waits for an answer"),
         ("a\n-# It goes on", "a\n-# It goes on"),
     ] {
-        assert_eq!(without_waiting(text), want);
+        assert_eq!(strip_waiting_lines(text), want);
     }
 }
 
@@ -209,9 +212,9 @@ proptest! {
     ) {
         let payload = ask(json!({"title": title, "rawInput": {"command": text}}), 3);
         let style = Style { limit: MessageLimit::new(Unit::Utf16, max), ..style(chat()) };
-        let said = asked(&style, &event(&payload), &payload);
+        let said = permission_prompt(&style, &event(&payload), &payload);
         prop_assert_eq!(split(&said, style.limit), vec![said.clone()]);
-        let answered = format!("{}\nAnswered: Option 1 (somebody).", without_waiting(&said));
+        let answered = format!("{}\nAnswered: Option 1 (somebody).", strip_waiting_lines(&said));
         prop_assert!(style.limit.fits(&answered), "{}", answered);
         prop_assert!([0, 2].contains(&said.matches("```").count()), "{}", said);
     }

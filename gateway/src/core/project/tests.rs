@@ -85,18 +85,18 @@ impl Journal {
     /// Returns the parts of the row at `at` for a reader with only the rows committed by then.
     fn parts_in(&self, style: &Style, at: usize, mode: RunMode, started: bool) -> Vec<MessagePart> {
         let event = &self.rows[at];
-        match need(event) {
-            RequiredData::Nothing => project(binding(), style, event, RenderData::Nothing),
+        match required_data(event) {
+            RequiredData::Nothing => render_row(binding(), style, event, RenderData::Nothing),
             RequiredData::Next => match self.rows.get(at + 1) {
-                Some(next) => project(binding(), style, event, RenderData::Next(next)),
-                None => project(binding(), style, event, RenderData::Nothing),
+                Some(next) => render_row(binding(), style, event, RenderData::Next(next)),
+                None => render_row(binding(), style, event, RenderData::Nothing),
             },
             RequiredData::Run(run) => {
                 let mut digest = RunDigest::new(mode, started, style.clone());
                 for row in self.rows[..at].iter().filter(|row| row.run_id == Some(run)) {
                     digest.add(row.kind, &row.payload);
                 }
-                project(binding(), style, event, RenderData::Run(&digest))
+                render_row(binding(), style, event, RenderData::Run(&digest))
             }
         }
     }
@@ -172,7 +172,7 @@ fn c02_a_failed_turn_shows_what_was_said_and_what_to_do_next() {
     let want = format!(
         "Half an ans\n\nThe turn failed (ACP_UNCERTAIN): The agent exited. {}\nNext: {}",
         Code::Uncertain.text(),
-        step(Code::Uncertain, None)
+        next_step_for(Code::Uncertain, None)
     );
     assert_eq!(got, vec![(PartKind::Final, want)]);
 }
@@ -210,7 +210,7 @@ fn replays_thoughts_and_streams_are_not_shown() {
         let mut journal = Journal::default();
         journal.push(None, *kind, payload.clone());
         let shown = !journal.texts().is_empty();
-        assert_eq!(shown, SHOWN.contains(kind), "{kind:?}");
+        assert_eq!(shown, RENDERED_KINDS.contains(kind), "{kind:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::channel::{
     Place, Placed, Said, Suggest,
 };
 use crate::core::files;
-use crate::core::project::actions::of_queued;
+use crate::core::project::actions::queued_buttons;
 use crate::core::rows::BindingStatus;
 use crate::store::{bindings, buttons, codec};
 use std::time::Duration;
@@ -101,7 +101,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
     assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap().asks(), None);
     let second = inlet.accept(message("m2", "more")).await.unwrap();
     let Outcome::Prompted { run_id, asks, .. } = &second else { panic!("{second:?}") };
-    assert_eq!(*asks, Some(of_queued(*run_id, true)));
+    assert_eq!(*asks, Some(queued_buttons(*run_id, true)));
     let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key(), false)).await.unwrap();
     // The fake keeps no rows of runs: what is not there is over.
     let texts: Vec<&str> = over.iter().map(|message| message.text.as_str()).collect();
@@ -110,7 +110,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
     let Outcome::Prompted { run_id, asks, .. } = &steer else { panic!("{steer:?}") };
     assert_eq!(
         *asks,
-        Some(of_queued(*run_id, false)),
+        Some(queued_buttons(*run_id, false)),
         "it was meant for the running turn, and could not go there"
     );
 }
@@ -212,7 +212,7 @@ async fn the_files_of_a_message_go_with_its_prompt_once() {
         let prompts = fake.prompts.lock().unwrap();
         prompts.values().map(|(request, _)| request.files.clone()).collect()
     };
-    assert_eq!(kept, [files::taken(&attachments)]);
+    assert_eq!(kept, [files::from_attachments(&attachments)]);
     let left =
         store.read("files", |db| {
             codec::first(db, "SELECT count(files_json) AS n FROM acp_inbox", [], |row| {

@@ -230,7 +230,7 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
     assert_eq!(answer(&inlet, "/acp sessions").await, "There are no sessions. /acp spawn starts one.");
-    assert_eq!(say(&inlet, "/acp status").await.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(say(&inlet, "/acp status").await.text(), error_message(&Failure::of(Code::NotBound)));
     let spawned = say(&inlet, "/acp spawn demo").await;
     let Outcome::Command { session_key: Some(first), .. } = spawned.clone() else { panic!("{spawned:?}") };
     let want = format!(
@@ -252,7 +252,7 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     let nothing =
         "This conversation is bound to nothing. /focus binds it to a session, /acp spawn to a new one.";
     assert_eq!(answer(&inlet, "/unfocus").await, nothing);
-    assert_eq!(say(&inlet, "hello").await.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
     let intro = format!(
         "demo is bound here, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
     );
@@ -264,8 +264,11 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     assert!(matches!(say(&inlet, "hello").await, Outcome::Prompted { .. }));
     let closed = say(&inlet, "/acp close").await;
     assert!(matches!(closed, Outcome::Command { session_key: None, .. }), "{closed:?}");
-    assert_eq!(say(&inlet, "hello").await.text(), told(&Failure::of(Code::NotBound)));
-    assert_eq!(say(&inlet, &format!("/focus {first}")).await.text(), told(&Failure::of(Code::SessionClosed)));
+    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
+    assert_eq!(
+        say(&inlet, &format!("/focus {first}")).await.text(),
+        error_message(&Failure::of(Code::SessionClosed))
+    );
     assert_eq!(fake.said(), ["hello"]);
 }
 
@@ -335,7 +338,7 @@ async fn e04_the_named_session_is_meant_and_nothing_is_guessed() {
         }
     }
     // Without a name it is the binding, and without a binding nothing.
-    assert_eq!(say(&inlet, "/acp cancel").await.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(say(&inlet, "/acp cancel").await.text(), error_message(&Failure::of(Code::NotBound)));
 }
 
 /// A steer of another session is answered here and goes on there.

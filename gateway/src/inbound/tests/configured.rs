@@ -47,7 +47,7 @@ async fn d15_the_first_message_begins_the_session_and_a_restart_finds_it() {
     fake.configure(ROOM);
     let inlet = super::inlet(&store, &fake);
     let elsewhere = Inbound { conversation: conversation("d"), ..message("m0", "hello") };
-    assert_eq!(inlet.accept(elsewhere).await.unwrap().text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(inlet.accept(elsewhere).await.unwrap().text(), error_message(&Failure::of(Code::NotBound)));
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let key = session_of(&first).to_owned();
     assert!(key.starts_with("agent:demo:acp:binding:console:default:"), "{key}");
@@ -141,7 +141,7 @@ async fn d15_what_changed_takes_hold_with_the_next_message() {
     // The entry goes: so does the session, and the person hears that nothing is bound.
     fake.configure("");
     let gone = inlet.accept(message("m4", "hello")).await.unwrap();
-    assert_eq!(gone.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(gone.text(), error_message(&Failure::of(Code::NotBound)));
     assert_eq!(fake.effects().last().unwrap(), &format!("closed {first}:2 false"));
     fake.configure(ROOM);
     assert_eq!(session_of(&inlet.accept(message("m5", "hello")).await.unwrap()), format!("{first}:3"));

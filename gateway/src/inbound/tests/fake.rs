@@ -266,7 +266,7 @@ impl Service for Fake {
     }
 
     fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
-        effective(&load(Inputs::default()).unwrap(), &PolicyScope::of(Some(at)))
+        effective_policy(&load(Inputs::default()).unwrap(), &PolicyScope::of(Some(at)))
     }
 
     fn may_unbind_stale(&self, _: &ConversationRef) -> bool {

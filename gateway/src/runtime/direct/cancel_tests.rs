@@ -32,7 +32,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
         let request =
             json!({ "id": 7, "method": "session/request_permission", "params": { "options": option } });
         link.stream(20, request.to_string().as_bytes());
-        link.answer(&RequestReply { at: 20, outcome: Ok(permission::cancelled()), is_rejection });
+        link.answer(&RequestReply { at: 20, outcome: Ok(permission::cancelled_result()), is_rejection });
     };
     for as_error in [false, true] {
         let (mut link, run_id) = running();

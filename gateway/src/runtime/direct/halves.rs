@@ -4,7 +4,7 @@
 
 use super::DirectLink;
 use super::state::Half;
-use crate::core::intake::{AgentLine, rejoined};
+use crate::core::intake::{AgentLine, rejoin_surrogates};
 use crate::core::jsonrpc::ObjectMembers;
 use crate::core::link::BackendStep;
 use serde_json::json;
@@ -43,7 +43,7 @@ impl DirectLink {
         let from = literal.as_ptr() as usize - raw.as_ptr() as usize;
         let (before, after) = (raw.get(..from), raw.get(from + literal.len()..));
         let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
-        (flushed, format!("{before}{}{after}", rejoined(literal, pair, end.is_some())))
+        (flushed, format!("{before}{}{after}", rejoin_surrogates(literal, pair, end.is_some())))
     }
 
     /// Runs the handler of a message other than a chunk, after flushing a held half.

@@ -94,9 +94,9 @@ impl DirectLink {
     fn session_params(&self, wanted: &WantedSession) -> Value {
         let abilities = &self.state.abilities;
         let servers = wanted.mcp_servers.iter();
-        let servers =
-            servers.filter(|it| mcp::is_taken(it.transport(), abilities.mcp_http, abilities.mcp_sse));
-        let servers: Vec<Value> = servers.map(mcp::param).collect();
+        let servers = servers
+            .filter(|it| mcp::is_transport_supported(it.transport(), abilities.mcp_http, abilities.mcp_sse));
+        let servers: Vec<Value> = servers.map(mcp::server_param).collect();
         let mut params = Map::new();
         params.insert("cwd".to_owned(), json!(wanted.cwd));
         params.insert("mcpServers".to_owned(), servers.into());
@@ -115,7 +115,7 @@ impl DirectLink {
         let abilities = &self.state.abilities;
         let mut steps = Vec::new();
         for server in &wanted.mcp_servers {
-            if !mcp::is_taken(server.transport(), abilities.mcp_http, abilities.mcp_sse) {
+            if !mcp::is_transport_supported(server.transport(), abilities.mcp_http, abilities.mcp_sse) {
                 let text = format!(
                     "The agent takes no MCP server over {}: it works without {}.",
                     server.transport().as_str(),
@@ -165,7 +165,7 @@ impl DirectLink {
             Ok(raw) => raw,
             Err(error) => {
                 let servers = self.state.wanted.as_ref().map(|wanted| wanted.mcp_servers.as_slice());
-                return self.refused(&mcp::redacted(error, servers.unwrap_or_default()));
+                return self.refused(&mcp::redact_json(error, servers.unwrap_or_default()));
             }
         };
         let result = lens::value(raw);

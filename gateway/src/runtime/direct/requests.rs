@@ -132,7 +132,7 @@ impl DirectLink {
         for at in found {
             let Some(ask) = self.state.asks.remove(&at) else { continue };
             steps.push(BackendStep::RequestWithdrawn { at });
-            let bytes = jsonrpc::reply(&ask.id, &Ok(permission::cancelled()));
+            let bytes = jsonrpc::reply(&ask.id, &Ok(permission::cancelled_result()));
             steps.push(BackendStep::Send { bytes, meaning: InputKind::Answer { at } });
         }
         steps

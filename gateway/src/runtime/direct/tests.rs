@@ -211,10 +211,11 @@ fn request_ids_are_given_back_as_they_were() {
         let mut link = DirectLink::open(Some(&link.save())).unwrap();
         let steps = link.answer(&RequestReply {
             at: 77,
-            outcome: Ok(permission::selected("y")),
+            outcome: Ok(permission::selected_result("y")),
             is_rejection: false,
         });
-        let want = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{}}}\n", permission::selected("y"));
+        let want =
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{}}}\n", permission::selected_result("y"));
         let [BackendStep::Send { bytes, meaning }] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(
             (std::str::from_utf8(bytes).unwrap(), *meaning),

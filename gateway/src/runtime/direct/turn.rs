@@ -32,7 +32,7 @@ impl DirectLink {
 
     /// Builds the content blocks of text and files that the agent supports.
     fn content(&self, input: &SubmitParams) -> serde_json::Value {
-        files::blocks(&input.text, input.files.as_deref(), self.state.abilities.takes)
+        files::content_blocks(&input.text, input.files.as_deref(), self.state.abilities.takes)
     }
 
     pub(super) fn steer(&mut self, input: &SubmitParams) -> Vec<BackendStep> {

@@ -19,7 +19,7 @@ fn told(prompt: &str, here: &ConversationRef, answer: &str, kind: EventKind, pay
     journal.say(run, answer).push(Some(run), kind, payload);
     let mut digest = RunDigest::new(RunMode::Prompt, true, style()).told_in(here, prompt);
     digest.add(EventKind::AgentMessage, &journal.rows[0].payload);
-    project(binding(), &style(), &journal.rows[1], RenderData::Run(&digest)).remove(0).text
+    render_row(binding(), &style(), &journal.rows[1], RenderData::Run(&digest)).remove(0).text
 }
 
 #[test]

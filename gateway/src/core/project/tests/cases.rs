@@ -239,7 +239,7 @@ fn an_answer_ends_with_what_is_known_of_its_turn() {
         journal.push(Some(run_id(1)), kind, json!({"stop_reason": stop, "message": "No."}));
         let mut end = journal.rows.pop().unwrap();
         end.created_at_ms = 3_500;
-        project(binding(), &style, &end, RenderData::Run(&digest)).remove(0).text
+        render_row(binding(), &style, &end, RenderData::Run(&digest)).remove(0).text
     };
     assert_eq!(told("end_turn", EventKind::Done, false), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
     // Small print needs no empty line as separation.

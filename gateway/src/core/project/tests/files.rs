@@ -20,10 +20,10 @@ fn told(journal: &Journal, style: &Style) -> Vec<(MessagePart, Vec<MessageFile>)
     let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
     before.iter().for_each(|row| digest.add(row.kind, &row.payload));
     let of = |part: MessagePart| {
-        let files = contents(binding(), style, event, RenderData::Run(&digest), part.part_no);
+        let files = part_files(binding(), style, event, RenderData::Run(&digest), part.part_no);
         (part, files)
     };
-    project(binding(), style, event, RenderData::Run(&digest)).into_iter().map(of).collect()
+    render_row(binding(), style, event, RenderData::Run(&digest)).into_iter().map(of).collect()
 }
 
 fn edit(journal: &mut Journal, id: &str, old: Option<&str>, new: &str) {
