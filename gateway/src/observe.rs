@@ -31,8 +31,8 @@ pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>) {
 }
 
 /// Logs and counts the transitions of a committed step.
-pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, moves: &[Transition]) {
-    for one in moves {
+pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, transitions: &[Transition]) {
+    for one in transitions {
         match one {
             Transition::Session { from, event, to, code } => {
                 tracing::info!(

@@ -32,7 +32,7 @@ pub(crate) fn make(deps: &Deps, snapshot: ActorSnapshot) -> Result<Actor, Failur
     };
     let limits = deps.profiles.limits(&snapshot.session.agent);
     // Without the backend state the output cannot be parsed: the agent is ended, and replaced by a new one.
-    let (link, link_lost): (Box<dyn BackendMachine>, bool) =
+    let (link, backend_state_lost): (Box<dyn BackendMachine>, bool) =
         match deps.registry.get(&snapshot.session.backend) {
             Some(backend) => match backend.link(saved).map_err(unreadable) {
                 Ok(link) => (link, false),
@@ -44,11 +44,13 @@ pub(crate) fn make(deps: &Deps, snapshot: ActorSnapshot) -> Result<Actor, Failur
     // An agent that may no longer be started can still be read, cancelled and closed.
     let profile = match configured(deps, &snapshot.session) {
         Ok(profile) => profile,
-        Err(failure) => AgentProfile::of_running(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure),
+        Err(failure) => {
+            AgentProfile::of_running_lease(snapshot.lease.as_ref().map(|lease| &lease.spawn), failure)
+        }
     };
     let mut actor = Actor::restore(snapshot, link, profile, limits);
-    if link_lost {
-        actor.lose_link();
+    if backend_state_lost {
+        actor.mark_backend_state_lost();
     }
     Ok(actor)
 }

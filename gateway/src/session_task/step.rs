@@ -77,7 +77,7 @@ impl Task {
     /// be committed (H19).
     async fn step_stopping(&mut self, input: ActorInput, stops: bool) -> Ended {
         let ctx = StepContext { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
-        let StepOutput { writes, acts, moves, .. } = self.actor.step(&ctx, input);
+        let StepOutput { writes, effects, transitions, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
             let fence = self.fence.clone();
             let opens = writes
@@ -85,12 +85,12 @@ impl Task {
                 .any(|write| matches!(write, Write::LeaseStatus { usage: LeaseStatus::Ready, .. }));
             if let Err(error) = self.deps.store.commit(fence, writes).await {
                 let stops = stops || (opens && self.opens_in_vain(ctx.now_ms));
-                return self.on_commit_failed(&error, acts, stops).await;
+                return self.on_commit_failed(&error, effects, stops).await;
             }
         }
-        observe::committed(&self.deps.metrics, self.actor.session(), &moves);
+        observe::committed(&self.deps.metrics, self.actor.session(), &transitions);
         self.follow_lease();
-        self.act(acts).await;
+        self.perform_effects(effects).await;
         Ended::No
     }
 
@@ -112,9 +112,9 @@ impl Task {
     }
 
     /// Reports a failed commit to all callers, and rebuilds the actor from the last commit.
-    async fn on_commit_failed(&mut self, error: &StoreError, acts: Vec<ActorEffect>, stop: bool) -> Ended {
+    async fn on_commit_failed(&mut self, error: &StoreError, effects: Vec<ActorEffect>, stop: bool) -> Ended {
         let failure = Failure::from(error.clone());
-        for act in acts {
+        for act in effects {
             if let ActorEffect::Reply { ticket, .. } = act {
                 self.reply(ticket, Err(failure.clone()));
             }
@@ -210,8 +210,8 @@ impl Task {
         }
     }
 
-    async fn act(&mut self, acts: Vec<ActorEffect>) {
-        for act in acts {
+    async fn perform_effects(&mut self, effects: Vec<ActorEffect>) {
+        for act in effects {
             match act {
                 ActorEffect::Spawn(_) | ActorEffect::Attach { .. } | ActorEffect::Input { .. }
                     if self.link_is_news() => {}

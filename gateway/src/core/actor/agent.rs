@@ -17,13 +17,13 @@ use acp_shared::ids::RunId;
 use serde_json::json;
 
 impl Actor {
-    pub(super) fn on_steps(&mut self, steps: Vec<BackendStep>, out: &mut StepOutput) {
+    pub(super) fn on_backend_steps(&mut self, steps: Vec<BackendStep>, out: &mut StepOutput) {
         for mut step in steps {
             self.redact(&mut step);
             if self.session.state == SessionState::Closed {
-                self.on_link_step_when_closed(step, out);
+                self.on_backend_step_when_closed(step, out);
             } else {
-                self.on_link_step(step, out);
+                self.on_backend_step(step, out);
             }
         }
     }
@@ -47,7 +47,7 @@ impl Actor {
         }
     }
 
-    fn on_link_step(&mut self, step: BackendStep, out: &mut StepOutput) {
+    fn on_backend_step(&mut self, step: BackendStep, out: &mut StepOutput) {
         match step {
             BackendStep::Event(event) => self.append(event, out),
             BackendStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
@@ -59,7 +59,7 @@ impl Actor {
             }
             BackendStep::SettingsReported(report) => self.session.options.agent.apply(report),
             BackendStep::Failed(failure) => {
-                self.fault(&failure, out);
+                self.fail_session(&failure, out);
                 self.close_lease("the agent cannot be used", out);
             }
             BackendStep::TurnDone { run_id, stop_reason, result } => {
@@ -69,30 +69,30 @@ impl Actor {
                 self.session.last_error = Some(failure.clone());
                 let cancelled = self.session.state == SessionState::Cancelling;
                 if cancelled && self.current_id() == Some(run_id) {
-                    self.end_stopped(run_id, out);
+                    self.finish_cancelled(run_id, out);
                 } else {
                     self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out);
                 }
             }
             BackendStep::Steered { run_id, taken } => self.on_steered(run_id, taken, out),
-            BackendStep::Request(ask) => self.on_ask(ask, out),
-            BackendStep::RequestWithdrawn { at } => self.on_unask(at, out),
-            BackendStep::AskGuarantee(asking) => self.on_asking(asking, out),
+            BackendStep::Request(ask) => self.on_agent_request(ask, out),
+            BackendStep::RequestWithdrawn { at } => self.on_request_withdrawn(at, out),
+            BackendStep::AskGuarantee(asking) => self.on_ask_guarantee(asking, out),
             BackendStep::ProbeAnswered => self.timers.alive_ms = None,
             BackendStep::CloseAnswered => {}
-            BackendStep::Log(text) => out.acts.push(ActorEffect::Log(text)),
-            BackendStep::LineFault(what) => out.acts.push(ActorEffect::LineFault(what)),
+            BackendStep::Log(text) => out.effects.push(ActorEffect::Log(text)),
+            BackendStep::LineFault(what) => out.effects.push(ActorEffect::LineFault(what)),
         }
     }
 
     /// Handles a step of a closed session: nothing is journaled, but messages are still sent to the agent and
     /// its end is awaited.
-    fn on_link_step_when_closed(&mut self, step: BackendStep, out: &mut StepOutput) {
+    fn on_backend_step_when_closed(&mut self, step: BackendStep, out: &mut StepOutput) {
         match step {
             BackendStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
-            BackendStep::CloseAnswered => self.on_farewell(out),
-            BackendStep::Log(text) => out.acts.push(ActorEffect::Log(text)),
-            BackendStep::LineFault(what) => out.acts.push(ActorEffect::LineFault(what)),
+            BackendStep::CloseAnswered => self.on_backend_closed(out),
+            BackendStep::Log(text) => out.effects.push(ActorEffect::Log(text)),
+            BackendStep::LineFault(what) => out.effects.push(ActorEffect::LineFault(what)),
             BackendStep::TurnDone { .. }
             | BackendStep::TurnFailed { .. }
             | BackendStep::Event(_)
@@ -144,9 +144,9 @@ impl Actor {
         let given: Option<serde_json::Value> = serde_json::from_str(&result).ok();
         let usage = given.and_then(|value| value.get("usage").filter(|usage| !usage.is_null()).cloned());
         // The run may be marked to fail while the agent was still being stopped (see `ask`).
-        let doomed = self.doomed();
+        let pending_failure = self.pending_failure();
         let cancelled = stop_reason == "cancelled" && self.session.state == SessionState::Cancelling;
-        match doomed {
+        match pending_failure {
             Some(failure) => self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out),
             None => {
                 let how = if cancelled { RunEvent::Cancelled } else { RunEvent::Completed };
@@ -172,11 +172,11 @@ impl Actor {
     pub(super) fn on_tick(&mut self, out: &mut StepOutput) {
         let now_ms = out.now_ms;
         let due = |timer: &mut Option<u64>| timer.is_some_and(|at| at <= now_ms) && timer.take().is_some();
-        if due(&mut self.timers.pump_ms) {
-            self.ask_again(out);
+        if due(&mut self.timers.retry_ms) {
+            self.retry_spawn_or_attach(out);
         }
         if due(&mut self.timers.init_ms) {
-            self.fault(&self.init_failure(), out);
+            self.fail_session(&self.init_failure(), out);
             self.close_lease("the agent did not open a session in time", out);
         }
         if due(&mut self.timers.cancel_ms) {
@@ -196,16 +196,16 @@ impl Actor {
             self.timers.silent_ms = Some(now_ms + self.limits.silent_ms);
         }
         if due(&mut self.timers.turn_ms) {
-            self.time_out(out);
+            self.on_turn_timeout(out);
         }
         if due(&mut self.timers.reconcile_ms) {
-            self.give_up_turn(out);
+            self.fail_lost_turn(out);
         }
         if due(&mut self.timers.idle_ms) {
-            self.rest_agent(out);
+            self.stop_idle_agent(out);
         }
-        if due(&mut self.timers.away_ms) {
-            self.tell_away(out);
+        if due(&mut self.timers.unreachable_ms) {
+            self.notify_unreachable(out);
         }
         self.probe(out);
         self.expire_options(out);
@@ -228,7 +228,7 @@ impl Actor {
     }
 
     /// Cancels a running turn after the time limit; the run fails once the agent has stopped.
-    fn time_out(&mut self, out: &mut StepOutput) {
+    fn on_turn_timeout(&mut self, out: &mut StepOutput) {
         // A turn being cancelled has a separate deadline.
         let running = self.session.state == SessionState::Running;
         let Some(run_id) = self.current_id().filter(|_| running) else { return };
@@ -238,11 +238,15 @@ impl Actor {
             "The turn was stopped: it took longer than {}. The session goes on with the next prompt.",
             format_duration(limit_ms)
         );
-        self.doom(run_id, Failure::new(Code::Timeout, text).detail("TURN_TIMEOUT").origin("gateway"), out);
+        self.fail_after_cancel(
+            run_id,
+            Failure::new(Code::Timeout, text).detail("TURN_TIMEOUT").origin("gateway"),
+            out,
+        );
     }
 
     /// Fails a turn whose agent could not be reached again in time, as uncertain (H6).
-    fn give_up_turn(&mut self, out: &mut StepOutput) {
+    fn fail_lost_turn(&mut self, out: &mut StepOutput) {
         let Some(run_id) = self.current_id() else { return };
         let text = format!(
             "The agent was not found again within {} after the restart, so it is not known what became of this turn. \
@@ -257,8 +261,8 @@ impl Actor {
     }
 
     /// Ends the process of an idle agent; the session stays open.
-    fn rest_agent(&mut self, out: &mut StepOutput) {
-        if !self.may_rest() {
+    fn stop_idle_agent(&mut self, out: &mut StepOutput) {
+        if !self.can_stop_when_idle() {
             return;
         }
         let text = format!(
@@ -271,7 +275,7 @@ impl Actor {
     }
 
     /// True if the agent can be stopped without loss: it is ready, idle, and its conversation can be resumed.
-    fn may_rest(&self) -> bool {
+    fn can_stop_when_idle(&self) -> bool {
         self.is_ready()
             && self.session.state == SessionState::Idle
             && self.runs.is_empty()
@@ -279,29 +283,29 @@ impl Actor {
     }
 
     /// Arms the deadline at which an idle agent is stopped.
-    pub(super) fn watch_rest(&mut self) {
+    pub(super) fn arm_idle_timer(&mut self) {
         let runtime_ms = self.limits.runtime_idle_ms;
-        let rests = runtime_ms > 0 && self.may_rest();
+        let rests = runtime_ms > 0 && self.can_stop_when_idle();
         self.timers.idle_ms = rests.then(|| self.session.last_activity_at_ms.saturating_add(runtime_ms));
     }
 
     /// Arms the deadline for informing users that the agent is out of reach while a prompt is queued and no
     /// turn runs. An agent that was never started and a running turn have deadlines of their own.
-    pub(super) fn watch_away(&mut self, out: &StepOutput) {
+    pub(super) fn arm_unreachable_timer(&mut self, out: &StepOutput) {
         let waits = self.current().is_none() && self.next_prompt().is_some();
         let away = self.lease.as_ref().is_some_and(|lease| !lease.attached && lease.ended.is_none());
         if !waits || !away || self.timers.init_ms.is_some() {
-            self.timers.away_ms = None;
-            self.told_away &= away;
-        } else if !self.told_away && self.timers.away_ms.is_none() {
-            self.timers.away_ms = Some(out.now_ms + self.limits.reconcile_ms);
+            self.timers.unreachable_ms = None;
+            self.unreachable_notified &= away;
+        } else if !self.unreachable_notified && self.timers.unreachable_ms.is_none() {
+            self.timers.unreachable_ms = Some(out.now_ms + self.limits.reconcile_ms);
         }
     }
 
     /// Informs waiting users once per outage that the agent is out of reach. Queued prompts continue when it
     /// returns.
-    fn tell_away(&mut self, out: &mut StepOutput) {
-        self.told_away = true;
+    fn notify_unreachable(&mut self, out: &mut StepOutput) {
+        self.unreachable_notified = true;
         let text = "The agent is out of reach: the supervisor does not answer. What was said waits until it does; \
                     `acp-gateway doctor` says more, and a cancel takes it back.";
         let payload = json!({ "status": "agent_away", "text": text }).to_string();
@@ -309,8 +313,8 @@ impl Actor {
     }
 
     /// Arms the liveness probe of an idle agent.
-    pub(super) fn watch_idle(&mut self, out: &StepOutput) {
-        self.watch_rest();
+    pub(super) fn arm_probe_timer(&mut self, out: &StepOutput) {
+        self.arm_idle_timer();
         let idle = self.is_ready() && self.session.state == SessionState::Idle;
         if !idle {
             self.timers.probe_ms = None;
@@ -324,9 +328,9 @@ impl Actor {
         if self.timers.probe_ms.is_some_and(|at| at <= out.now_ms) {
             self.timers.probe_ms = None;
             self.timers.alive_ms.get_or_insert(out.now_ms + self.limits.alive_ms);
-            let steps = self.link.probe();
-            self.mark_link();
-            self.on_steps(steps, out);
+            let steps = self.backend.probe();
+            self.mark_backend_dirty();
+            self.on_backend_steps(steps, out);
         }
         if self.timers.alive_ms.is_some_and(|at| at <= out.now_ms) {
             self.timers.alive_ms = None;
@@ -339,9 +343,9 @@ impl Actor {
     }
 
     /// Retries a spawn or an attach that the supervisor deferred.
-    fn ask_again(&mut self, out: &mut StepOutput) {
+    fn retry_spawn_or_attach(&mut self, out: &mut StepOutput) {
         if self.lease.as_ref().is_some_and(|lease| !lease.attached) {
-            self.on_news(LeaseEvent::Connected, out);
+            self.on_lease_event(LeaseEvent::Connected, out);
         }
     }
 }

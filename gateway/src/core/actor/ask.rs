@@ -21,11 +21,11 @@ use serde_json::json;
 pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MAX - 64 * 1024;
 
 impl Actor {
-    pub(super) fn on_ask(&mut self, ask: AgentRequest, out: &mut StepOutput) {
+    pub(super) fn on_agent_request(&mut self, ask: AgentRequest, out: &mut StepOutput) {
         if matches!(ask.what, AgentRequestKind::Permission { .. }) {
-            self.on_permission_asked(ask, out);
+            self.on_permission_request(ask, out);
         } else {
-            self.on_host_asked(ask, out);
+            self.on_host_request(ask, out);
         }
     }
 
@@ -64,18 +64,18 @@ impl Actor {
     }
 
     fn answer(&mut self, answer: RequestReply, out: &mut StepOutput) {
-        let steps = self.link.answer(&answer);
-        self.mark_link();
-        self.on_steps(steps, out);
+        let steps = self.backend.answer(&answer);
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
     }
 
-    fn on_permission_asked(&mut self, ask: AgentRequest, out: &mut StepOutput) {
+    fn on_permission_request(&mut self, ask: AgentRequest, out: &mut StepOutput) {
         let decision = self.decision(&ask);
         let Some(row) = self.new_permission(ask, out) else { return };
         let run_id = row.ask.run_id;
         // In every mode: a turn that is being cancelled gets no further approval, and no question is asked.
         if self.session.state == SessionState::Cancelling {
-            self.settle(row, None, &ResolvedBy::Auto(AutoResolution::Cancel), out);
+            self.resolve_permission(row, None, &ResolvedBy::Auto(AutoResolution::Cancel), out);
             return;
         }
         match decision {
@@ -84,14 +84,14 @@ impl Actor {
                 self.permissions.insert(row.ask.at, row);
             }
             PermissionDecision::Allow(option_id) | PermissionDecision::Reject(option_id) => {
-                self.settle(row, Some(option_id), &ResolvedBy::Auto(AutoResolution::Policy), out)
+                self.resolve_permission(row, Some(option_id), &ResolvedBy::Auto(AutoResolution::Policy), out)
             }
             PermissionDecision::Cancel => {
-                self.settle(row, None, &ResolvedBy::Auto(AutoResolution::Policy), out)
+                self.resolve_permission(row, None, &ResolvedBy::Auto(AutoResolution::Policy), out)
             }
             PermissionDecision::FailRun => {
-                self.fail_for_nobody(run_id, out);
-                self.settle(row, None, &ResolvedBy::Auto(AutoResolution::Nobody), out);
+                self.fail_without_approver(run_id, out);
+                self.resolve_permission(row, None, &ResolvedBy::Auto(AutoResolution::Nobody), out);
             }
         }
     }
@@ -110,7 +110,7 @@ impl Actor {
 
     /// Settles pending permission requests that a changed permission mode decides: those of the agent and
     /// those of the host, whose options have the same shape.
-    pub(super) fn decide_again(&mut self, out: &mut StepOutput) {
+    pub(super) fn redecide_permissions(&mut self, out: &mut StepOutput) {
         let mut is_said = false;
         for at in self.permissions.keys().copied().collect::<Vec<_>>() {
             let decided = self.permissions.get(&at).map(|row| self.decision(&row.ask));
@@ -128,7 +128,7 @@ impl Actor {
                 let payload = json!({ "status": "decided_again", "text": text });
                 self.run_event(row.ask.run_id, EventKind::Status, payload, out);
             }
-            self.settle(row, option_id, &ResolvedBy::Auto(AutoResolution::Policy), out);
+            self.resolve_permission(row, option_id, &ResolvedBy::Auto(AutoResolution::Policy), out);
         }
     }
 
@@ -160,14 +160,18 @@ impl Actor {
     }
 
     /// Fails the run because no person can be asked.
-    pub(super) fn fail_for_nobody(&mut self, run_id: Option<RunId>, out: &mut StepOutput) {
+    pub(super) fn fail_without_approver(&mut self, run_id: Option<RunId>, out: &mut StepOutput) {
         if let Some(run_id) = run_id {
-            self.doom(run_id, Failure::of(Code::PermissionPromptUnavailable).origin("gateway"), out);
+            self.fail_after_cancel(
+                run_id,
+                Failure::of(Code::PermissionPromptUnavailable).origin("gateway"),
+                out,
+            );
         }
     }
 
     /// Marks the running run to fail with `failure`; the agent is stopped first.
-    pub(super) fn doom(&mut self, run_id: RunId, failure: Failure, out: &mut StepOutput) {
+    pub(super) fn fail_after_cancel(&mut self, run_id: RunId, failure: Failure, out: &mut StepOutput) {
         if self.current_id() != Some(run_id) {
             return;
         }
@@ -203,7 +207,7 @@ impl Actor {
         }
         let at = row.ask.at;
         if let Some(row) = self.permissions.remove(&at) {
-            self.settle(row, Some(option_id.to_owned()), &ResolvedBy::Person(by.to_owned()), out);
+            self.resolve_permission(row, Some(option_id.to_owned()), &ResolvedBy::Person(by.to_owned()), out);
         }
         out.remember(keyed, &true);
         Ok(CommandReply::Done)
@@ -211,7 +215,7 @@ impl Actor {
 
     /// Settles a permission request with an option, or as cancelled, and answers the agent, in one
     /// transaction (H4).
-    fn settle(
+    fn resolve_permission(
         &mut self,
         mut row: PermissionRow,
         option_id: Option<String>,
@@ -242,7 +246,7 @@ impl Actor {
         }
         let is_hosts = self.requests.contains_key(&at);
         if let (ResolvedBy::Person(_), Some(kind), false) = (by, &option_kind, is_hosts) {
-            self.grant_answered(&row, kind);
+            self.add_answer_grant(&row, kind);
         }
         out.writes.push(Write::Permission(Box::new(row)));
         self.run_event(run_id, EventKind::PermissionSettled, payload, out);
@@ -255,13 +259,18 @@ impl Actor {
     }
 
     /// Settles the open requests of a turn, or of the whole lease, whose answers are no longer needed.
-    pub(super) fn settle_asks(&mut self, run_id: Option<RunId>, why: AutoResolution, out: &mut StepOutput) {
+    pub(super) fn resolve_all_requests(
+        &mut self,
+        run_id: Option<RunId>,
+        why: AutoResolution,
+        out: &mut StepOutput,
+    ) {
         let concerned = |of: Option<RunId>| run_id.is_none() || of == run_id;
         let permissions: Vec<u64> =
             self.permissions.values().filter(|row| concerned(row.ask.run_id)).map(|row| row.ask.at).collect();
         for at in permissions {
             if let Some(row) = self.permissions.remove(&at) {
-                self.settle(row, None, &ResolvedBy::Auto(why), out);
+                self.resolve_permission(row, None, &ResolvedBy::Auto(why), out);
             }
         }
         if run_id.is_some() {
@@ -270,12 +279,12 @@ impl Actor {
             for (at, mut row) in std::mem::take(&mut self.requests) {
                 row.state = RequestState::Answered;
                 out.writes.push(Write::Request(Box::new(row)));
-                out.acts.push(ActorEffect::DropRequest { at });
+                out.effects.push(ActorEffect::DropRequest { at });
             }
         }
     }
 
-    pub(super) fn on_unask(&mut self, at: u64, out: &mut StepOutput) {
+    pub(super) fn on_request_withdrawn(&mut self, at: u64, out: &mut StepOutput) {
         if let Some(mut row) = self.permissions.remove(&at) {
             row.state = PermissionState::Expired;
             row.settled_by = Some(ResolvedBy::Auto(AutoResolution::Agent));
@@ -290,7 +299,7 @@ impl Actor {
         if let Some(mut row) = self.requests.remove(&at) {
             row.state = RequestState::Answered;
             out.writes.push(Write::Request(Box::new(row)));
-            out.acts.push(ActorEffect::DropRequest { at });
+            out.effects.push(ActorEffect::DropRequest { at });
         }
     }
 
@@ -308,9 +317,9 @@ impl Actor {
             let AgentRequestKind::Permission { options, .. } = &row.ask.what else { continue };
             let option = permission::reject_once_option(options);
             if self.session.options.non_interactive == NonInteractive::Fail {
-                self.fail_for_nobody(run_id, out);
+                self.fail_without_approver(run_id, out);
             }
-            self.settle(row, option, &ResolvedBy::Auto(AutoResolution::Deadline), out);
+            self.resolve_permission(row, option, &ResolvedBy::Auto(AutoResolution::Deadline), out);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Output of one step: rows to commit, then acts to perform.
+//! Output of one step: rows to commit, then effects to perform.
 
 use super::input::{CommandReply, IdempotencyRecord, StepContext, Ticket};
 use crate::core::effect::Write;
@@ -87,15 +87,15 @@ pub(crate) enum ActorEffect {
     LineFault(LineFault),
 }
 
-/// Rows and acts of one step.
+/// Rows and effects of one step.
 #[derive(Debug)]
 pub(crate) struct StepOutput {
     /// Rows of one transaction, in order.
     pub(crate) writes: Vec<Write>,
-    /// Acts to perform in this order after the commit.
-    pub(crate) acts: Vec<ActorEffect>,
-    /// State changes and refused ones, in order; valid once the rows are committed.
-    pub(crate) moves: Vec<Transition>,
+    /// Effects to perform in this order after the commit.
+    pub(crate) effects: Vec<ActorEffect>,
+    /// State transitions and refused ones, in order; valid once the rows are committed.
+    pub(crate) transitions: Vec<Transition>,
     pub(super) now_ms: u64,
     fresh_lease: LeaseId,
     leases_minted: u32,
@@ -108,8 +108,8 @@ impl StepOutput {
     pub(super) fn new(ctx: &StepContext, session: &SessionRow) -> Self {
         Self {
             writes: Vec::new(),
-            acts: Vec::new(),
-            moves: Vec::new(),
+            effects: Vec::new(),
+            transitions: Vec::new(),
             now_ms: ctx.now_ms,
             fresh_lease: ctx.fresh_lease,
             leases_minted: 0,
@@ -148,7 +148,7 @@ impl StepOutput {
         let from = run.state;
         let Ok(to) = from.on(event) else {
             let (from, event) = (from.as_str(), event.as_str());
-            self.moves.push(Transition::Refused { run_id: Some(run.run_id), from, event });
+            self.transitions.push(Transition::Refused { run_id: Some(run.run_id), from, event });
             return None;
         };
         run.state = to;
@@ -167,7 +167,7 @@ impl StepOutput {
     }
 
     pub(super) fn reply(&mut self, ticket: Ticket, result: Result<CommandReply, Failure>) {
-        self.acts.push(ActorEffect::Reply { ticket, result });
+        self.effects.push(ActorEffect::Reply { ticket, result });
     }
 
     /// Writes the session's row if the step changed more than its last event number, which the store

@@ -31,7 +31,7 @@ impl Actor {
             self.session.ending = Some(Ending::Deleted);
         }
         let discarded = request.discard.then_some(asked_to_forget);
-        let now = SessionStatus { discarded, ..self.now() };
+        let now = SessionStatus { discarded, ..self.status() };
         out.remember(keyed, &now);
         CommandReply::Session(now)
     }
@@ -48,7 +48,7 @@ impl Actor {
         for run_id in all {
             self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out);
         }
-        self.settle_asks(None, AutoResolution::SessionClosed, out);
+        self.resolve_all_requests(None, AutoResolution::SessionClosed, out);
         let payload = json!({ "reason": request.reason, "ending": request.ending });
         out.event(&mut self.session, None, EventKind::Closed, payload.to_string());
         out.writes.push(Write::EndBindings { reason: request.reason.clone() });
@@ -58,14 +58,14 @@ impl Actor {
             self.close_lease(&request.reason, out);
             return false;
         }
-        let discarded = request.discard && self.link.can_discard();
+        let discarded = request.discard && self.backend.can_discard();
         if turn_was_running || discarded {
             // The process ends after the agent's last answer, or at the latest after this time.
             self.timers.close_ms = Some(out.now_ms + self.limits.close_wait_ms);
         }
-        let steps = self.link.close(if discarded { CloseMode::Discard } else { CloseMode::Close });
-        self.mark_link();
-        self.on_steps(steps, out);
+        let steps = self.backend.close(if discarded { CloseMode::Discard } else { CloseMode::Close });
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
         if self.timers.close_ms.is_none() {
             self.close_lease(&request.reason, out);
         }
@@ -73,7 +73,7 @@ impl Actor {
     }
 
     /// Ends the process at once when the agent of a closed session has answered the last request.
-    pub(super) fn on_farewell(&mut self, out: &mut StepOutput) {
+    pub(super) fn on_backend_closed(&mut self, out: &mut StepOutput) {
         if self.session.state == SessionState::Closed && self.timers.close_ms.take().is_some() {
             self.close_lease("session closed", out);
         }
@@ -114,7 +114,7 @@ impl Actor {
                 out.event(&mut self.session, None, EventKind::Status, payload.to_string());
             }
         }
-        CommandReply::Session(self.now())
+        CommandReply::Session(self.status())
     }
 
     /// True if a run is active or queued, so that no timeout applies.
@@ -131,14 +131,14 @@ impl Actor {
         if self.session.state == SessionState::Closed {
             return Err(Failure::of(Code::SessionClosed));
         }
-        self.forget_conversation(out);
-        let now = self.now();
+        self.reset_conversation(out);
+        let now = self.status();
         out.remember(keyed, &now);
         Ok(CommandReply::Session(now))
     }
 
     /// Cancels the turn and ends the process; the next process starts a new conversation.
-    pub(super) fn forget_conversation(&mut self, out: &mut StepOutput) {
+    pub(super) fn reset_conversation(&mut self, out: &mut StepOutput) {
         if let Some(run_id) = self.current_id() {
             self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out);
         }
@@ -159,7 +159,7 @@ impl Actor {
         out.event(&mut self.session, None, EventKind::Status, payload.to_string());
     }
 
-    pub(super) fn now(&self) -> SessionStatus {
+    pub(super) fn status(&self) -> SessionStatus {
         SessionStatus {
             session_key: self.session.session_key.clone(),
             state: self.session.state,

@@ -53,11 +53,11 @@ impl Actor {
             return;
         }
         let (was_asked, opening) = (lease.closing, lease.row.usage != LeaseStatus::Ready);
-        let held = self.link.ended();
-        self.mark_link();
-        self.on_steps(held, out);
+        let held = self.backend.ended();
+        self.mark_backend_dirty();
+        self.on_backend_steps(held, out);
         let is_closed = self.session.state == SessionState::Closed;
-        let fate = |run_id, meaning| (run_id, self.fate_of(meaning, &end));
+        let fate = |run_id, meaning| (run_id, self.prompt_delivery(meaning, &end));
         let prompt = self.current_id().map(|run_id| fate(run_id, InputKind::Prompt { run_id }));
         let steers: Vec<(RunId, PromptDelivery)> = self
             .runs
@@ -66,7 +66,7 @@ impl Actor {
             .map(|run| fate(run.run_id, InputKind::Steer { run_id: run.run_id }))
             .collect();
         self.write_progress(out);
-        self.forget_lease(out);
+        self.release_lease(out);
         let (status, log) = (end.status, self.log_hint());
         match prompt {
             Some((run_id, fate)) => self.end_turn_without_agent(run_id, fate, status, out),
@@ -75,7 +75,7 @@ impl Actor {
                 let text = format!("The agent ended before it opened a session ({status}). {log}");
                 let failure =
                     Failure::new(Code::SessionInitFailed, text).detail("AGENT_EXITED").origin("agent");
-                self.fault(&failure, out);
+                self.fail_session(&failure, out);
             }
             None => {
                 let text = format!("The agent ended ({status}). {log}");
@@ -94,7 +94,7 @@ impl Actor {
         format!("Its standard error: `acp-gateway logs {}`.", self.session.session_key)
     }
 
-    fn fate_of(&self, meaning: InputKind, end: &LeaseEnd) -> PromptDelivery {
+    fn prompt_delivery(&self, meaning: InputKind, end: &LeaseEnd) -> PromptDelivery {
         let Some(lease) = &self.lease else { return PromptDelivery::Uncertain };
         match lease.outbox.iter().find(|row| row.meaning == meaning) {
             None => PromptDelivery::Arrived,
@@ -114,7 +114,7 @@ impl Actor {
         out: &mut StepOutput,
     ) {
         if self.session.state == SessionState::Cancelling {
-            self.end_stopped(run_id, out);
+            self.finish_cancelled(run_id, out);
             return;
         }
         let failure = match fate {
@@ -162,7 +162,7 @@ impl Actor {
         let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) else { return };
         if let Some(from) = out.run_event(run, RunEvent::Requeued) {
             run.started_at_ms = None;
-            out.moves.push(Transition::run(Some(from), Some(RunEvent::Requeued), run));
+            out.transitions.push(Transition::run(Some(from), Some(RunEvent::Requeued), run));
             out.writes.push(Write::Run(Box::new(run.clone())));
             self.requeues += 1;
             self.timers.turn_ms = None;
@@ -171,21 +171,21 @@ impl Actor {
         }
     }
 
-    pub(super) fn forget_lease(&mut self, out: &mut StepOutput) {
-        self.settle_asks(None, AutoResolution::LeaseEnded, out);
+    pub(super) fn release_lease(&mut self, out: &mut StepOutput) {
+        self.resolve_all_requests(None, AutoResolution::LeaseEnded, out);
         self.fail_options(out);
         let Some(lease) = self.lease.take() else { return };
         let lease_id = lease.row.lease_id;
         out.writes.push(Write::LeaseStatus { lease_id, usage: LeaseStatus::Ended });
-        out.acts.push(ActorEffect::Release { lease_id });
+        out.effects.push(ActorEffect::Release { lease_id });
         self.session.lease_id = None;
         self.timers.init_ms = None;
         self.timers.close_ms = None;
-        self.timers.pump_ms = None;
+        self.timers.retry_ms = None;
     }
 
     /// Puts the session into its error state: fails the running and all queued runs.
-    pub(super) fn fault(&mut self, failure: &Failure, out: &mut StepOutput) {
+    pub(super) fn fail_session(&mut self, failure: &Failure, out: &mut StepOutput) {
         if self.session.state == SessionState::Closed {
             return;
         }

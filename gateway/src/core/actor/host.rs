@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 impl Actor {
     /// Handles a request for a file or a terminal.
-    pub(super) fn on_host_asked(&mut self, ask: AgentRequest, out: &mut StepOutput) {
+    pub(super) fn on_host_request(&mut self, ask: AgentRequest, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
         let at = ask.at;
         let row = AgentRequestRow {
@@ -32,20 +32,20 @@ impl Actor {
             intent: None,
         };
         self.requests.insert(at, row);
-        self.consider(at, None, out);
+        self.decide_host_request(at, None, out);
     }
 
     /// Resumes open requests after a restart, as their state requires. A pending question stays.
-    pub(super) fn perform_again(&mut self, out: &mut StepOutput) {
+    pub(super) fn resume_agent_requests(&mut self, out: &mut StepOutput) {
         let open: Vec<u64> =
             self.requests.keys().filter(|at| !self.permissions.contains_key(at)).copied().collect();
         for at in open {
             let Some(row) = self.requests.get(&at) else { continue };
             let is_decided = row.state != RequestState::Received || HostEffect::of(&row.ask.what).is_none();
             if is_decided {
-                out.acts.push(ActorEffect::Perform { row: Box::new(row.clone()), again: true });
+                out.effects.push(ActorEffect::Perform { row: Box::new(row.clone()), again: true });
             } else {
-                self.consider(at, None, out);
+                self.decide_host_request(at, None, out);
             }
         }
     }
@@ -62,16 +62,16 @@ impl Actor {
             return;
         }
         match found {
-            Ok(found) => self.consider(at, Some(&found), out),
+            Ok(found) => self.decide_host_request(at, Some(&found), out),
             Err(error) => self.on_request_done(at, Err(error), out),
         }
     }
 
     /// Decides a received request. A write is inspected first, unless the mode alone decides.
-    fn consider(&mut self, at: u64, found: Option<&Inspection>, out: &mut StepOutput) {
+    fn decide_host_request(&mut self, at: u64, found: Option<&Inspection>, out: &mut StepOutput) {
         let Some(row) = self.requests.get(&at) else { return };
         let Some(effect) = HostEffect::of(&row.ask.what) else {
-            self.begin(at, out);
+            self.start_request(at, out);
             return;
         };
         let run_id = row.ask.run_id;
@@ -96,7 +96,7 @@ impl Actor {
         match (found, decision) {
             (None, _) if effect == HostEffect::Write && !is_by_mode => {
                 out.writes.push(Write::Request(Box::new(row.clone())));
-                out.acts.push(ActorEffect::Inspect { row: Box::new(row.clone()) });
+                out.effects.push(ActorEffect::Inspect { row: Box::new(row.clone()) });
             }
             (Some(same), _) if same.is_same && !is_by_mode => {
                 self.session.options.grants.consume(run_id, &row.ask.what, found, &self.session.cwd);
@@ -108,24 +108,24 @@ impl Actor {
                     let what = row.ask.what.clone();
                     self.session.options.grants.consume(run_id, &what, found, &self.session.cwd);
                 }
-                self.aim(at, found);
+                self.bind_to_inspected_file(at, found);
                 self.host_event(at, "allowed", reason, out);
-                self.begin(at, out);
+                self.start_request(at, out);
             }
             (_, EffectDecision::Refuse(reason)) => self.refuse_effect(at, reason, out),
             (_, EffectDecision::FailRun) => {
-                self.fail_for_nobody(run_id, out);
+                self.fail_without_approver(run_id, out);
                 self.refuse_effect(at, DecisionReason::Nobody, out);
             }
             (found, EffectDecision::Ask) => {
-                self.aim(at, found);
+                self.bind_to_inspected_file(at, found);
                 self.ask_person(at, found, out);
             }
         }
     }
 
     /// Binds a write to the inspected file: the requested path may resolve to another file later.
-    fn aim(&mut self, at: u64, found: Option<&Inspection>) {
+    fn bind_to_inspected_file(&mut self, at: u64, found: Option<&Inspection>) {
         if let (Some(found), Some(row)) = (found, self.requests.get_mut(&at))
             && let AgentRequestKind::FsWrite { path, .. } = &mut row.ask.what
         {
@@ -181,17 +181,17 @@ impl Actor {
             }
         }
         self.host_event(at, "allowed", reason, out);
-        self.begin(at, out);
+        self.start_request(at, out);
     }
 
     /// Adds the grant of an answer to the agent's own question, so that the host does not ask again.
-    pub(super) fn grant_answered(&mut self, row: &PermissionRow, option_kind: &str) {
+    pub(super) fn add_answer_grant(&mut self, row: &PermissionRow, option_kind: &str) {
         let params: serde_json::Value = serde_json::from_str(&row.ask.params).unwrap_or_default();
         self.session.options.grants.add_answer(row.ask.run_id, option_kind, &params["toolCall"]);
     }
 
     /// Records the start of a request and carries it out.
-    fn begin(&mut self, at: u64, out: &mut StepOutput) {
+    fn start_request(&mut self, at: u64, out: &mut StepOutput) {
         let Some(row) = self.requests.get_mut(&at) else { return };
         row.intent = match &row.ask.what {
             AgentRequestKind::FsWrite { content, .. } => Some(hex(&Sha256::digest(content.as_bytes()))),
@@ -202,7 +202,7 @@ impl Actor {
             row.state = RequestState::Started;
         }
         out.writes.push(Write::Request(Box::new(row.clone())));
-        out.acts.push(ActorEffect::Perform { row: Box::new(row.clone()), again: false });
+        out.effects.push(ActorEffect::Perform { row: Box::new(row.clone()), again: false });
     }
 
     /// Recalls allowed effects that may not have been sent yet, of one run or of all.
@@ -212,7 +212,7 @@ impl Actor {
                 matches!(HostEffect::of(&row.ask.what), Some(HostEffect::Write | HostEffect::Run));
             is_effect && row.state == RequestState::Started && (run_id.is_none() || row.ask.run_id == run_id)
         };
-        out.acts.extend(
+        out.effects.extend(
             self.requests.values().filter(is_meant).map(|row| ActorEffect::Recall { at: row.ask.at }),
         );
     }

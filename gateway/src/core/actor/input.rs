@@ -235,7 +235,7 @@ pub(crate) struct AgentProfile {
 impl AgentProfile {
     /// Returns the profile of an agent that configuration no longer allows: enough to follow the running
     /// process, not to start another one.
-    pub(crate) fn of_running(spawn: Option<&Spawn>, refused: Failure) -> Self {
+    pub(crate) fn of_running_lease(spawn: Option<&Spawn>, refused: Failure) -> Self {
         Self {
             argv: spawn.map(|spawn| spawn.argv.clone()).unwrap_or_default(),
             is_looked_up: false,

@@ -68,13 +68,13 @@ impl Actor {
             ended: None,
             lines: LineSplitter::new(0, self.limits.line_bytes_max),
             tail_committed: false,
-            link_dirty: true,
-            said_that_it_waits: false,
+            backend_dirty: true,
+            start_delay_reported: false,
         });
         self.session.lease_id = Some(lease_id);
         self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
         let options = self.session.options.config_over(&self.profile.options);
-        let steps = self.link.ensure_session(&OpenSessionParams {
+        let steps = self.backend.ensure_session(&OpenSessionParams {
             lease_id,
             cwd: self.session.cwd.clone(),
             resume: self.session.agent_session_id.clone(),
@@ -87,11 +87,11 @@ impl Actor {
             client_fs: self.profile.client_fs,
             offer_terminal: self.profile.offer_terminal,
         });
-        self.on_steps(steps, out);
-        out.acts.push(ActorEffect::Spawn(Box::new(spawn)));
+        self.on_backend_steps(steps, out);
+        out.effects.push(ActorEffect::Spawn(Box::new(spawn)));
     }
 
-    pub(super) fn on_news(&mut self, news: LeaseEvent, out: &mut StepOutput) {
+    pub(super) fn on_lease_event(&mut self, news: LeaseEvent, out: &mut StepOutput) {
         match news {
             LeaseEvent::Connected => self.on_connected(out),
             LeaseEvent::Spawned => self.on_spawned(out),
@@ -123,23 +123,23 @@ impl Actor {
             // Its last output may have been in transit when the connection broke (H1).
             if lease.lines.next_offset() < end.end_offset {
                 let from_offset = lease.row.stdout_offset;
-                out.acts.push(ActorEffect::Attach { lease_id: lease.row.lease_id, from_offset });
+                out.effects.push(ActorEffect::Attach { lease_id: lease.row.lease_id, from_offset });
             }
             return;
         }
         if lease.row.usage == LeaseStatus::Intended && !lease.closing {
             // A spawn that was to be retried later is retried now, and only once.
-            self.timers.pump_ms = None;
-            out.acts.push(ActorEffect::Spawn(Box::new(lease.row.spawn.clone())));
+            self.timers.retry_ms = None;
+            out.effects.push(ActorEffect::Spawn(Box::new(lease.row.spawn.clone())));
         } else {
-            out.acts.push(ActorEffect::Attach {
+            out.effects.push(ActorEffect::Attach {
                 lease_id: lease.row.lease_id,
                 from_offset: lease.row.stdout_offset,
             });
         }
         if lease.closing {
             let reason = "end repeated after a reconnect".to_owned();
-            out.acts.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
+            out.effects.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
         }
     }
 
@@ -149,7 +149,7 @@ impl Actor {
             lease.row.usage = LeaseStatus::Open;
             out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Open });
         }
-        out.acts
+        out.effects
             .push(ActorEffect::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
     }
 
@@ -162,30 +162,30 @@ impl Actor {
     ) {
         let Some(lease) = &self.lease else { return };
         if lease.closing {
-            self.forget_lease(out);
+            self.release_lease(out);
             return;
         }
         let busy = matches!(code, RefusalCode::SessionBusy | RefusalCode::Busy | RefusalCode::ShuttingDown);
         if let Some(ms) = retry_after_ms.or(busy.then_some(INPUT_RETRY_MS)) {
             let wait_ms = ms.max(INPUT_RETRY_MS);
-            self.timers.pump_ms = Some(out.now_ms + wait_ms);
+            self.timers.retry_ms = Some(out.now_ms + wait_ms);
             if matches!(code, RefusalCode::CrashLoop | RefusalCode::QuotaExceeded) {
-                self.wait_for_a_start(code, message, wait_ms, out);
+                self.defer_spawn(code, message, wait_ms, out);
             }
             return;
         }
         let text = format!("The agent could not be started: {message}");
         let failure = Failure::new(Code::SessionInitFailed, text).detail(code.as_str()).origin("supervisor");
-        self.fault(&failure, out);
-        self.forget_lease(out);
+        self.fail_session(&failure, out);
+        self.release_lease(out);
     }
 
     /// Reports once per lease that the supervisor delays the start, and extends the agent's time limit by the
     /// delay.
-    fn wait_for_a_start(&mut self, code: RefusalCode, message: &str, wait_ms: u64, out: &mut StepOutput) {
+    fn defer_spawn(&mut self, code: RefusalCode, message: &str, wait_ms: u64, out: &mut StepOutput) {
         self.timers.init_ms = self.timers.init_ms.map(|_| out.now_ms + wait_ms + self.profile.init_ms);
         let Some(lease) = &mut self.lease else { return };
-        if std::mem::replace(&mut lease.said_that_it_waits, true) {
+        if std::mem::replace(&mut lease.start_delay_reported, true) {
             return;
         }
         let text = format!("The agent is not started yet: {message}");
@@ -238,7 +238,7 @@ impl Actor {
     fn on_streams_busy(&mut self, out: &StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         lease.attached = false;
-        self.timers.pump_ms = Some(out.now_ms + INPUT_RETRY_MS);
+        self.timers.retry_ms = Some(out.now_ms + INPUT_RETRY_MS);
     }
 
     /// Journals that output is missing. The journal of a closed session has ended.
@@ -261,18 +261,18 @@ impl Actor {
         let text = "The control plane is older than the running agent (restored from a backup?). \
                     Output or input is missing here; the agent was stopped.";
         self.end_runs_without_lease(out);
-        self.leave_agent(text, "the gateway's state is behind the lease", out);
+        self.abandon_output(text, "the gateway's state is behind the lease", out);
     }
 
     /// Handles a saved backend state that cannot be restored.
-    pub(super) fn on_link_lost(&mut self, out: &mut StepOutput) {
+    pub(super) fn on_backend_state_lost(&mut self, out: &mut StepOutput) {
         let text = "What the gateway kept of its talk with the agent cannot be read. Output may be missing here; the \
                     agent was stopped, and the next prompt starts it again.";
-        self.leave_agent(text, "the gateway cannot read what it kept of the agent", out);
+        self.abandon_output(text, "the gateway cannot read what it kept of the agent", out);
     }
 
     /// Marks the lease as unreadable: all further output is skipped, also after a restart.
-    fn give_up_output(&mut self, out: &mut StepOutput) {
+    fn mark_output_broken(&mut self, out: &mut StepOutput) {
         if let Some(lease) = &mut self.lease {
             lease.row.broken = true;
             out.writes.push(Write::LeaseBroken { lease_id: lease.row.lease_id });
@@ -281,8 +281,8 @@ impl Actor {
 
     /// Discards the output of a process and requests its end; the lease stays, so that a crash repeats the
     /// request.
-    fn leave_agent(&mut self, text: &str, why: &str, out: &mut StepOutput) {
-        self.give_up_output(out);
+    fn abandon_output(&mut self, text: &str, why: &str, out: &mut StepOutput) {
+        self.mark_output_broken(out);
         self.gap(text, out);
         self.close_lease(why, out);
     }
@@ -298,13 +298,13 @@ impl Actor {
         let mut any = false;
         let pushed = lines.push(offset, bytes, |at, line| {
             any = true;
-            let steps = self.link.stream(at, line);
-            self.on_steps(steps, out);
+            let steps = self.backend.stream(at, line);
+            self.on_backend_steps(steps, out);
         });
         self.timers.silent_ms = self.timers.silent_ms.map(|_| out.now_ms + self.limits.silent_ms);
         if let Some(lease) = &mut self.lease {
             lease.lines = lines;
-            lease.link_dirty |= any;
+            lease.backend_dirty |= any;
             if any && lease.tail_committed {
                 lease.tail_committed = false;
                 out.writes.push(Write::TailClear { lease_id: lease.row.lease_id });
@@ -313,30 +313,30 @@ impl Actor {
         match pushed {
             Ok(()) => {}
             Err(error @ LineError::Gap { .. }) => {
-                out.acts.push(ActorEffect::Log(format!("{error}; attaching again")));
+                out.effects.push(ActorEffect::Log(format!("{error}; attaching again")));
                 self.on_connected(out);
             }
             Err(error @ LineError::TooLong { .. }) => {
-                self.break_lease(error.to_string(), offset + bytes.len() as u64, out);
+                self.fail_protocol_limit(error.to_string(), offset + bytes.len() as u64, out);
                 return;
             }
         }
         let waiting = self.lease.as_ref().map_or(0, |lease| lease.outbox.len());
         if waiting > OUTBOX_ROWS_MAX {
             let text = format!("The agent does not read its input: {waiting} messages wait for it.");
-            self.break_lease(text, offset + bytes.len() as u64, out);
+            self.fail_protocol_limit(text, offset + bytes.len() as u64, out);
         }
     }
 
     /// Handles an agent that exceeded a limit: reads no further output and ends the process.
-    fn break_lease(&mut self, text: String, seen: u64, out: &mut StepOutput) {
+    fn fail_protocol_limit(&mut self, text: String, seen: u64, out: &mut StepOutput) {
         if self.lease.as_ref().is_none_or(|lease| lease.row.broken) {
             return;
         }
         let failure = Failure::new(Code::ProtocolError, text).origin("agent");
-        self.fault(&failure, out);
+        self.fail_session(&failure, out);
         self.close_lease("the agent broke a limit", out);
-        self.give_up_output(out);
+        self.mark_output_broken(out);
         if let Some(lease) = &mut self.lease {
             lease.lines = LineSplitter::new(seen, self.limits.line_bytes_max);
             if std::mem::take(&mut lease.tail_committed) {
@@ -361,7 +361,7 @@ impl Actor {
     fn on_changed(&mut self, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
         if lease.ended.is_none() && lease.row.usage != LeaseStatus::Intended {
-            out.acts.push(ActorEffect::Attach {
+            out.effects.push(ActorEffect::Attach {
                 lease_id: lease.row.lease_id,
                 from_offset: lease.row.stdout_offset,
             });
@@ -375,12 +375,12 @@ impl Actor {
             // The end arrives as an event of its own; a live agent that takes no more input is made to end.
             RefusalCode::LeaseEnded if !lease.closing && lease.ended.is_none() => {
                 let reason = "the agent takes no more input".to_owned();
-                out.acts.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
+                out.effects.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
             }
             RefusalCode::LeaseEnded | RefusalCode::LeaseUnknown => {}
             _ => {
                 lease.sent_seq = lease.sent_seq.min(seq.saturating_sub(1)).max(lease.written_seq);
-                self.timers.pump_ms = Some(out.now_ms + INPUT_RETRY_MS);
+                self.timers.retry_ms = Some(out.now_ms + INPUT_RETRY_MS);
             }
         }
     }
@@ -390,7 +390,7 @@ impl Actor {
             lease.attached = false;
             lease.sent_seq = 0;
         }
-        self.await_agent(out);
+        self.arm_reconcile_timer(out);
     }
 
     /// Queues a message for the agent: in the outbox now, to the supervisor after the commit.
@@ -401,19 +401,19 @@ impl Actor {
         let row = OutboxRow { lease_id: lease.row.lease_id, seq, bytes, meaning, written: false };
         out.writes.push(Write::Outbox(Box::new(row.clone())));
         lease.outbox.push_back(row);
-        lease.link_dirty = true;
+        lease.backend_dirty = true;
     }
 
     /// Sends messages from the outbox, a window at a time.
-    pub(super) fn pump(&mut self, out: &mut StepOutput) {
+    pub(super) fn flush_stdin_outbox(&mut self, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
-        if !lease.attached || lease.ended.is_some() || self.timers.pump_ms.is_some() {
+        if !lease.attached || lease.ended.is_some() || self.timers.retry_ms.is_some() {
             return;
         }
         for row in &lease.outbox {
             if row.seq > lease.sent_seq && row.seq <= lease.written_seq + INPUT_WINDOW {
                 lease.sent_seq = row.seq;
-                out.acts.push(ActorEffect::Input {
+                out.effects.push(ActorEffect::Input {
                     lease_id: row.lease_id,
                     seq: row.seq,
                     bytes: row.bytes.clone(),
@@ -434,9 +434,9 @@ impl Actor {
             offset = lease.lines.next_offset();
         }
         let moved = offset > lease.row.stdout_offset;
-        let link_state = lease.link_dirty.then(|| self.link.save());
+        let link_state = lease.backend_dirty.then(|| self.backend.save());
         if moved || link_state.is_some() {
-            lease.link_dirty = false;
+            lease.backend_dirty = false;
             lease.row.stdout_offset = offset;
             let next_stdin_seq = lease.row.next_stdin_seq;
             out.writes.push(Write::LeaseProgress {
@@ -451,13 +451,13 @@ impl Actor {
             out.writes.push(Write::Written { lease_id, through_seq: lease.written_seq });
         }
         if moved {
-            out.acts.push(ActorEffect::Ack { lease_id, offset });
+            out.effects.push(ActorEffect::Ack { lease_id, offset });
         }
     }
 
-    pub(super) fn mark_link(&mut self) {
+    pub(super) fn mark_backend_dirty(&mut self) {
         if let Some(lease) = &mut self.lease {
-            lease.link_dirty = true;
+            lease.backend_dirty = true;
         }
     }
 
@@ -473,6 +473,6 @@ impl Actor {
         lease.row.usage = LeaseStatus::Closing;
         out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Closing });
         let reason = reason.to_owned();
-        out.acts.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
+        out.effects.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
     }
 }

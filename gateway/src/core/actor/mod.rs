@@ -1,6 +1,6 @@
-//! State machine of one session. [`Actor::step`] takes an input and returns the rows to commit and the acts
+//! State machine of one session. [`Actor::step`] takes an input and returns the rows to commit and the effects
 //! to perform after the commit; it never waits and does no I/O. All state is in the database or derived from
-//! it, so an actor that is lost at any point can be restored from a [`ActorSnapshot`].
+//! it, so an actor that is lost at any point can be restored from an [`ActorSnapshot`].
 
 mod agent;
 mod ask;
@@ -56,9 +56,9 @@ struct Lease {
     /// True if pieces of the unfinished line are committed (H2).
     tail_committed: bool,
     /// True if the backend state changed since the last save.
-    link_dirty: bool,
+    backend_dirty: bool,
     /// True once the user was informed that the supervisor delays the start.
-    said_that_it_waits: bool,
+    start_delay_reported: bool,
 }
 
 /// Exit of an adapter process.
@@ -76,7 +76,7 @@ struct Timers {
     cancel_ms: Option<u64>,
     close_ms: Option<u64>,
     silent_ms: Option<u64>,
-    pump_ms: Option<u64>,
+    retry_ms: Option<u64>,
     /// Time limit of the running turn.
     turn_ms: Option<u64>,
     /// Time at which a running turn is failed because its agent could not be reached again.
@@ -88,7 +88,7 @@ struct Timers {
     /// Deadline of the answer to a probe.
     alive_ms: Option<u64>,
     /// Time at which waiting users are informed that the agent is out of reach.
-    away_ms: Option<u64>,
+    unreachable_ms: Option<u64>,
 }
 
 /// Actor of one session. See the module.
@@ -97,7 +97,7 @@ pub(crate) struct Actor {
     lease: Option<Lease>,
     /// Runs that have not ended, in order of acceptance; the running one is first.
     runs: VecDeque<RunRow>,
-    link: Box<dyn BackendMachine>,
+    backend: Box<dyn BackendMachine>,
     requests: BTreeMap<u64, AgentRequestRow>,
     permissions: BTreeMap<u64, PermissionRow>,
     profile: AgentProfile,
@@ -106,9 +106,9 @@ pub(crate) struct Actor {
     /// Number of times the running prompt was requeued because it provably never reached the agent.
     requeues: u32,
     /// True if a fresh backend replaced one whose saved state could not be restored.
-    link_lost: bool,
+    backend_state_lost: bool,
     /// True once waiting users were informed that the agent is out of reach.
-    told_away: bool,
+    unreachable_notified: bool,
     /// Option changes without an answer from the agent, oldest first.
     pending_options: VecDeque<settings::PendingOption>,
 }
@@ -124,11 +124,11 @@ impl std::fmt::Debug for Actor {
 }
 
 impl Actor {
-    /// Restores the actor from a committed snapshot. `link` is the backend built from the lease's saved
-    /// state, or a fresh one.
+    /// Restores the actor from a committed snapshot. `backend` is built from the saved state of the lease,
+    /// or is a fresh one.
     pub(crate) fn restore(
         snapshot: ActorSnapshot,
-        link: Box<dyn BackendMachine>,
+        backend: Box<dyn BackendMachine>,
         profile: AgentProfile,
         limits: ActorLimits,
     ) -> Self {
@@ -146,8 +146,8 @@ impl Actor {
                 ended: None,
                 tail_committed: !tail.is_empty(),
                 lines,
-                link_dirty: false,
-                said_that_it_waits: false,
+                backend_dirty: false,
+                start_delay_reported: false,
                 row,
             }
         });
@@ -161,15 +161,15 @@ impl Actor {
             session,
             lease,
             runs,
-            link,
+            backend,
             requests: requests.into_iter().map(|row| (row.ask.at, row)).collect(),
             permissions: permissions.into_iter().map(|row| (row.ask.at, row)).collect(),
             profile,
             limits,
             timers: Timers::default(),
             requeues: 0,
-            link_lost: false,
-            told_away: false,
+            backend_state_lost: false,
+            unreachable_notified: false,
             pending_options: VecDeque::new(),
         }
     }
@@ -178,12 +178,12 @@ impl Actor {
     /// times, except that of an idle agent.
     pub(crate) fn configure(&mut self, profile: Result<AgentProfile, Failure>, limits: ActorLimits) {
         let spawn = self.lease.as_ref().map(|lease| &lease.row.spawn);
-        self.profile = profile.unwrap_or_else(|failure| AgentProfile::of_running(spawn, failure));
+        self.profile = profile.unwrap_or_else(|failure| AgentProfile::of_running_lease(spawn, failure));
         self.limits = limits;
-        self.watch_rest();
+        self.arm_idle_timer();
     }
 
-    /// Processes one input and returns the rows to commit and the acts that follow.
+    /// Processes one input and returns the rows to commit and the effects that follow.
     pub(crate) fn step(&mut self, ctx: &StepContext, input: ActorInput) -> StepOutput {
         let mut out = StepOutput::new(ctx, &self.session);
         match input {
@@ -191,7 +191,7 @@ impl Actor {
             ActorInput::Command { ticket, command, keyed } => {
                 self.on_command(ticket, command, keyed, &mut out)
             }
-            ActorInput::Lease(news) => self.on_news(news, &mut out),
+            ActorInput::Lease(news) => self.on_lease_event(news, &mut out),
             ActorInput::RequestDone { at, outcome } => self.on_request_done(at, outcome, &mut out),
             ActorInput::Inspected { at, found } => self.on_inspected(at, found, &mut out),
             ActorInput::Disconnected => self.on_disconnected(&out),
@@ -212,13 +212,13 @@ impl Actor {
             timers.cancel_ms,
             timers.close_ms,
             timers.silent_ms,
-            timers.pump_ms,
+            timers.retry_ms,
             timers.turn_ms,
             timers.reconcile_ms,
             timers.idle_ms,
             timers.probe_ms,
             timers.alive_ms,
-            timers.away_ms,
+            timers.unreachable_ms,
         ]
         .into_iter()
         .flatten()
@@ -285,12 +285,12 @@ impl Actor {
         self.end_lease_if_drained(out);
         self.start_next(out);
         self.close_oneshot(out);
-        self.watch_lookup(out);
-        self.watch_idle(out);
-        self.watch_away(out);
-        self.pump(out);
+        self.arm_lookup_timer(out);
+        self.arm_probe_timer(out);
+        self.arm_unreachable_timer(out);
+        self.flush_stdin_outbox(out);
         // Input for the agent goes before the end of its process.
-        out.acts.sort_by_key(|act| matches!(act, ActorEffect::CloseLease { .. }));
+        out.effects.sort_by_key(|act| matches!(act, ActorEffect::CloseLease { .. }));
         self.write_progress(out);
         out.write_session(&mut self.session);
     }

@@ -49,7 +49,7 @@ impl Actor {
     }
 
     fn steer_queued(&mut self, run_id: RunId, out: &mut StepOutput) -> QueueEditResult {
-        if self.current().is_none() || !self.link.can_steer() {
+        if self.current().is_none() || !self.backend.can_steer() {
             return QueueEditResult::Unsteerable;
         }
         let Some(run) = self.runs.iter_mut().find(|run| run.run_id == run_id) else {
@@ -60,9 +60,9 @@ impl Actor {
         let submit = SubmitParams { run_id, text: run.text.clone(), files: run.files.clone(), steer: true };
         let payload = json!({ "status": "prompt_steered", "text": "A prompt that waited is said into the running turn." });
         out.event(&mut self.session, Some(run), EventKind::Status, payload.to_string());
-        let steps = self.link.submit(&submit);
-        self.mark_link();
-        self.on_steps(steps, out);
+        let steps = self.backend.submit(&submit);
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
         QueueEditResult::Done
     }
 

@@ -46,9 +46,9 @@ impl Actor {
                 let until_ms = out.now_ms.saturating_add(ANSWER_MS);
                 let pending = PendingOption { ticket, keyed, option: option.clone(), until_ms };
                 self.pending_options.push_back(pending);
-                let steps = self.link.set_option(&option);
-                self.mark_link();
-                self.on_steps(steps, out);
+                let steps = self.backend.set_option(&option);
+                self.mark_backend_dirty();
+                self.on_backend_steps(steps, out);
             }
             Some(option) => {
                 self.session.options.keep(&option);
@@ -58,7 +58,7 @@ impl Actor {
                 self.answer_setting(ticket, keyed, Some(SettingResult { is_applied: false, text }), out);
             }
             None => {
-                self.change_own(setting, out);
+                self.apply_own_setting(setting, out);
                 self.answer_setting(ticket, keyed, None, out);
             }
         }
@@ -77,26 +77,26 @@ impl Actor {
     }
 
     /// Changes a setting of the gateway itself.
-    fn change_own(&mut self, setting: &Setting, out: &mut StepOutput) {
+    fn apply_own_setting(&mut self, setting: &Setting, out: &mut StepOutput) {
         self.session.options.take(setting, (self.profile.permission, self.profile.non_interactive));
         if let Setting::Cwd(cwd) = setting {
             self.session.cwd.clone_from(cwd);
         }
         if matches!(setting, Setting::TimeoutS(_) | Setting::Defaults) {
             // A running turn gets the new time limit, counted from its start, as after a restart.
-            self.watch_turn();
+            self.arm_turn_timer();
         }
         if setting.restarts() {
             self.close_lease("started again with other settings", out);
         }
         if matches!(setting, Setting::Permission(_)) {
-            self.report_asking(out);
+            self.report_ask_guarantee(out);
         }
         if matches!(setting, Setting::Permission(_) | Setting::Defaults) {
             if self.session.options.permission != PermissionMode::ApproveAll {
                 self.recall_effects(None, out);
             }
-            self.decide_again(out);
+            self.redecide_permissions(out);
         }
     }
 
@@ -107,7 +107,7 @@ impl Actor {
         setting: Option<SettingResult>,
         out: &mut StepOutput,
     ) {
-        let now = SessionStatus { setting, ..self.now() };
+        let now = SessionStatus { setting, ..self.status() };
         out.remember(keyed, &now);
         out.reply(ticket, Ok(CommandReply::Session(now)));
     }
@@ -160,16 +160,16 @@ impl Actor {
     }
 
     /// Records whether the agent asks before acting, and reports the loss of that certainty.
-    pub(super) fn on_asking(&mut self, asking: AskGuarantee, out: &mut StepOutput) {
+    pub(super) fn on_ask_guarantee(&mut self, asking: AskGuarantee, out: &mut StepOutput) {
         let before = self.session.options.asking.replace(asking);
         // The backend reports a mode that approves without questions.
         if asking == AskGuarantee::Unknown && before != Some(asking) {
-            self.report_asking(out);
+            self.report_ask_guarantee(out);
         }
     }
 
     /// Reports a permission mode that promises questions which the agent may not ask.
-    fn report_asking(&mut self, out: &mut StepOutput) {
+    fn report_ask_guarantee(&mut self, out: &mut StepOutput) {
         let promises =
             matches!(self.session.options.permission, PermissionMode::Ask | PermissionMode::ApproveReads);
         let text = match self.session.options.asking {

@@ -12,8 +12,8 @@ use acp_shared::codes::Code;
 impl Actor {
     /// Records that the saved backend state could not be restored, so further output of this process cannot
     /// be parsed.
-    pub(crate) fn lose_link(&mut self) {
-        self.link_lost = true;
+    pub(crate) fn mark_backend_state_lost(&mut self) {
+        self.backend_state_lost = true;
     }
 
     /// First step of a restored actor: resumes according to the recovery plan for its rows.
@@ -23,9 +23,9 @@ impl Actor {
         }
         if self.current().is_some() {
             self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
-            self.watch_turn();
+            self.arm_turn_timer();
         }
-        match recovery::recovery_action(self.found()) {
+        match recovery::recovery_action(self.recovery_facts()) {
             // A queued prompt is a reason to retry after an error.
             RecoveryAction::Start if self.session.state == SessionState::Error => {
                 self.session_event(SessionEvent::Retried, out);
@@ -34,22 +34,22 @@ impl Actor {
             RecoveryAction::SpawnAgain | RecoveryAction::Open => {
                 self.timers.init_ms = Some(out.now_ms + self.profile.init_ms)
             }
-            RecoveryAction::Continue => self.await_agent(out),
+            RecoveryAction::Continue => self.arm_reconcile_timer(out),
             RecoveryAction::Drain if self.session.state == SessionState::Closed => {
                 self.close_lease("session closed", out)
             }
-            RecoveryAction::Drain => self.await_agent(out),
+            RecoveryAction::Drain => self.arm_reconcile_timer(out),
             RecoveryAction::GiveUp => self.end_runs_without_lease(out),
-            RecoveryAction::Repair(mend) => self.mend(mend, out),
+            RecoveryAction::Repair(repair) => self.repair_rows(repair, out),
         }
-        if std::mem::take(&mut self.link_lost) && self.lease.is_some() {
-            self.on_link_lost(out);
+        if std::mem::take(&mut self.backend_state_lost) && self.lease.is_some() {
+            self.on_backend_state_lost(out);
         }
-        self.perform_again(out);
+        self.resume_agent_requests(out);
     }
 
     /// Facts from the rows that select the recovery step.
-    fn found(&self) -> recovery::RecoveryFacts {
+    fn recovery_facts(&self) -> recovery::RecoveryFacts {
         let waits =
             |mode: RunMode| self.runs.iter().any(|run| run.state == RunState::Queued && run.mode == mode);
         recovery::RecoveryFacts {
@@ -62,9 +62,10 @@ impl Actor {
     }
 
     /// Repairs a combination of rows that no transaction of the gateway produces.
-    fn mend(&mut self, mend: Repair, out: &mut StepOutput) {
-        out.acts.push(ActorEffect::Log(format!("the rows contradict each other and are mended: {mend:?}")));
-        match mend {
+    fn repair_rows(&mut self, repair: Repair, out: &mut StepOutput) {
+        out.effects
+            .push(ActorEffect::Log(format!("the rows contradict each other and are mended: {repair:?}")));
+        match repair {
             Repair::CancelRuns => {
                 for run_id in self.runs.iter().map(|run| run.run_id).collect::<Vec<_>>() {
                     self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out);
@@ -89,7 +90,7 @@ impl Actor {
 
     /// Invalidates the look-up after each step, since programs are installed and directories moved at any
     /// time. A start that waits for its look-up has the time limit for opening a session.
-    pub(super) fn watch_lookup(&mut self, out: &StepOutput) {
+    pub(super) fn arm_lookup_timer(&mut self, out: &StepOutput) {
         self.profile.is_looked_up = false;
         if self.awaits_lookup() {
             self.timers.init_ms.get_or_insert(out.now_ms + self.profile.init_ms);
@@ -99,7 +100,7 @@ impl Actor {
     }
 
     /// Arms the deadline after which a running turn fails if its agent stays out of reach.
-    pub(super) fn await_agent(&mut self, out: &StepOutput) {
+    pub(super) fn arm_reconcile_timer(&mut self, out: &StepOutput) {
         if self.current().is_some() && self.timers.reconcile_ms.is_none() {
             self.timers.reconcile_ms = Some(out.now_ms + self.limits.reconcile_ms);
         }

@@ -57,24 +57,24 @@ impl Actor {
         self.check_prompt(&request)?;
         out.writes.extend(caps.map(|caps| Write::Wake(*caps)));
         if request.new_conversation {
-            self.forget_conversation(out);
+            self.reset_conversation(out);
         }
         let after_seq = self.session.last_session_seq;
-        let steers = request.mode == RunMode::Steer && self.current().is_some() && self.link.can_steer();
+        let steers = request.mode == RunMode::Steer && self.current().is_some() && self.backend.can_steer();
         let mode = if steers { RunMode::Steer } else { RunMode::Prompt };
         let payload =
             event::prompt_payload(&request.text, mode, &request.author, request.asked_in.as_deref());
         let mut run = self.new_run(run_id, mode, request, key, out.now_ms);
         out.run(&run);
         out.event(&mut self.session, Some(&mut run), EventKind::Prompt, payload);
-        out.moves.push(Transition::run(None, None, &run));
+        out.transitions.push(Transition::run(None, None, &run));
         self.session.last_activity_at_ms = out.now_ms;
         let queued_behind = self.runs.iter().filter(|run| run.mode == RunMode::Prompt).count() as u64;
         let submit = SubmitParams { run_id, text: run.text.clone(), files: run.files.clone(), steer: true };
         self.runs.push_back(run);
         if steers {
-            let steps = self.link.submit(&submit);
-            self.on_steps(steps, out);
+            let steps = self.backend.submit(&submit);
+            self.on_backend_steps(steps, out);
         } else if self.session.state == SessionState::Error {
             self.session_event(SessionEvent::Retried, out);
         }
@@ -170,7 +170,7 @@ impl Actor {
                 return;
             }
             if let Some(failure) = self.profile.refused.clone() {
-                self.fault(&failure, out);
+                self.fail_session(&failure, out);
                 return;
             }
             if !self.profile.is_looked_up {
@@ -190,7 +190,7 @@ impl Actor {
             return;
         };
         run.started_at_ms = Some(out.now_ms);
-        out.moves.push(Transition::run(Some(from), Some(RunEvent::Started), &run));
+        out.transitions.push(Transition::run(Some(from), Some(RunEvent::Started), &run));
         out.run(&run);
         let submit = SubmitParams {
             run_id: run.run_id,
@@ -202,10 +202,10 @@ impl Actor {
         self.session_event(SessionEvent::TurnStarted, out);
         self.session.last_error = None;
         self.timers.silent_ms = Some(out.now_ms + self.limits.silent_ms);
-        self.watch_turn();
-        let steps = self.link.submit(&submit);
-        self.mark_link();
-        self.on_steps(steps, out);
+        self.arm_turn_timer();
+        let steps = self.backend.submit(&submit);
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
     }
 
     pub(super) fn next_prompt(&self) -> Option<usize> {
@@ -217,7 +217,7 @@ impl Actor {
         let Some(at) = self.runs.iter().position(|run| run.run_id == run_id) else { return };
         let was_running = self.current_id() == Some(run_id);
         if was_running {
-            self.settle_asks(Some(run_id), AutoResolution::TurnEnded, out);
+            self.resolve_all_requests(Some(run_id), AutoResolution::TurnEnded, out);
         }
         let Some(mut run) = self.runs.remove(at) else { return };
         let Some(from) = out.run_event(&mut run, how) else {
@@ -241,7 +241,7 @@ impl Actor {
         };
         out.event(&mut self.session, Some(&mut run), kind, payload);
         out.run(&run);
-        out.moves.push(Transition::run(Some(from), Some(how), &run));
+        out.transitions.push(Transition::run(Some(from), Some(how), &run));
         self.session.last_activity_at_ms = out.now_ms;
         out.run_ended = true;
         if was_running {
@@ -258,15 +258,15 @@ impl Actor {
     }
 
     /// Ends a cancelled run: as cancelled, unless it is marked to fail (see `ask`).
-    pub(super) fn end_stopped(&mut self, run_id: RunId, out: &mut StepOutput) {
-        match self.doomed() {
+    pub(super) fn finish_cancelled(&mut self, run_id: RunId, out: &mut StepOutput) {
+        match self.pending_failure() {
             Some(failure) => self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out),
             None => self.end_run(run_id, RunEvent::Cancelled, RunOutcome::cancelled(), out),
         }
     }
 
     /// Failure recorded for the running run, to be applied once its agent has stopped.
-    pub(super) fn doomed(&self) -> Option<Failure> {
+    pub(super) fn pending_failure(&self) -> Option<Failure> {
         self.current().and_then(|run| run.error.clone())
     }
 
@@ -309,14 +309,14 @@ impl Actor {
         self.session_event(SessionEvent::CancelAsked, out);
         self.timers.cancel_ms = Some(out.now_ms + self.limits.cancel_ms);
         // ACP: the cancel first, then `cancelled` for open permission requests.
-        let steps = self.link.cancel(run_id);
-        self.mark_link();
-        self.on_steps(steps, out);
-        self.settle_asks(Some(run_id), AutoResolution::Cancel, out);
+        let steps = self.backend.cancel(run_id);
+        self.mark_backend_dirty();
+        self.on_backend_steps(steps, out);
+        self.resolve_all_requests(Some(run_id), AutoResolution::Cancel, out);
     }
 
     /// Arms the time limit of the running turn (handled in `agent`).
-    pub(super) fn watch_turn(&mut self) {
+    pub(super) fn arm_turn_timer(&mut self) {
         let seconds = self.session.options.timeout_s;
         let limit_ms = seconds.map_or(self.limits.turn_ms, |seconds| seconds.saturating_mul(1_000));
         let started = self.current().and_then(|run| run.started_at_ms);
@@ -328,13 +328,17 @@ impl Actor {
     pub(super) fn session_event(&mut self, event: SessionEvent, out: &mut StepOutput) {
         let from = self.session.state;
         let Ok(to) = from.on(event) else {
-            out.moves.push(Transition::Refused { run_id: None, from: from.as_str(), event: event.as_str() });
+            out.transitions.push(Transition::Refused {
+                run_id: None,
+                from: from.as_str(),
+                event: event.as_str(),
+            });
             return;
         };
         self.session.state = to;
         let code = self.session.last_error.as_ref().map(|failure| failure.code);
         let code = code.filter(|_| event == SessionEvent::Faulted);
-        out.moves.push(Transition::Session { from, event, to, code });
+        out.transitions.push(Transition::Session { from, event, to, code });
     }
 }
 

@@ -28,9 +28,9 @@ fn every_pair_of_the_sessions_machine_is_taken_or_refused_and_told() {
                 Ok(to) => Transition::Session { from, event, to, code: None },
                 Err(_) => Transition::Refused { run_id: None, from: from.as_str(), event: event.as_str() },
             };
-            assert_eq!(out.moves, [told]);
+            assert_eq!(out.transitions, [told]);
             assert_eq!(actor.session.state, from.on(event).unwrap_or(from));
-            assert!(out.writes.is_empty() && out.acts.is_empty(), "the table does nothing by itself");
+            assert!(out.writes.is_empty() && out.effects.is_empty(), "the table does nothing by itself");
         }
     }
 }
@@ -48,10 +48,13 @@ fn every_pair_of_the_runs_machine_is_taken_or_refused_and_told() {
             assert_eq!(row.state, from.on(event).unwrap_or(from));
             match from.on(event) {
                 // The caller reports the move after it has filled in the row.
-                Ok(_) => assert_eq!((moved, out.moves.len()), (Some(from), 0)),
+                Ok(_) => assert_eq!((moved, out.transitions.len()), (Some(from), 0)),
                 Err(_) => {
                     let (run_id, from, event) = (Some(run.run_id), from.as_str(), event.as_str());
-                    assert_eq!((moved, out.moves), (None, vec![Transition::Refused { run_id, from, event }]));
+                    assert_eq!(
+                        (moved, out.transitions),
+                        (None, vec![Transition::Refused { run_id, from, event }])
+                    );
                 }
             }
         }
@@ -134,7 +137,7 @@ fn lives() -> Vec<World> {
     let session = steered.rows.session.clone();
     let mut out = StepOutput::new(&context(), &session);
     steered.actor.as_mut().unwrap().on_steered(run_id, true, &mut out);
-    steered.moved.extend(out.moves);
+    steered.moved.extend(out.transitions);
 
     vec![plain, again, anew, enough, unopened, stopped, broken, died, put_back, steered]
 }

@@ -109,7 +109,7 @@ fn without_an_agent_a_change_waits_for_its_next_start_and_is_dropped_if_refused_
         is_taken: false,
         text: "the agent says no".to_owned(),
     };
-    actor.on_steps(vec![refused(option)], &mut out);
+    actor.on_backend_steps(vec![refused(option)], &mut out);
     assert_eq!(actor.session().options.config, []);
 }
 
@@ -121,7 +121,7 @@ fn what_a_preset_sets_is_not_kept_as_a_persons_wish() {
     let mut out = StepOutput::new(&ctx, &actor.session);
     let option = OptionChange::Mode("ask".to_owned());
     let text = "taken".to_owned();
-    actor.on_steps(
+    actor.on_backend_steps(
         vec![BackendStep::OptionAnswered { option, is_own: false, is_taken: true, text }],
         &mut out,
     );

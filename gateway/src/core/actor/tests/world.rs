@@ -126,7 +126,7 @@ pub(super) fn profile() -> AgentProfile {
         permission: PermissionMode::Ask,
         non_interactive: NonInteractive::Deny,
         refused: None,
-        ..AgentProfile::of_running(None, Failure::of(Code::AgentNotAllowed))
+        ..AgentProfile::of_running_lease(None, Failure::of(Code::AgentNotAllowed))
     }
 }
 
@@ -363,15 +363,15 @@ impl World {
             if input == ActorInput::LookedUp && !self.inspects_never {
                 actor.configure(Ok(AgentProfile { is_looked_up: true, ..profile() }), self.limits.clone());
             }
-            let StepOutput { writes, acts, moves, .. } = actor.step(&ctx, input);
+            let StepOutput { writes, effects, transitions, .. } = actor.step(&ctx, input);
             if self.burn() {
                 return false;
             }
             for write in writes {
                 self.rows.apply(write);
             }
-            self.moved.extend(moves);
-            for act in acts {
+            self.moved.extend(transitions);
+            for act in effects {
                 if self.burn() {
                     return false;
                 }
