@@ -194,7 +194,7 @@ impl Manager {
         let key = session.clone();
         let found = self.deps.store.read("configured_of", move |db| bindings::of_session(db, &key)).await;
         let bindings = found.map_err(Failure::from)?;
-        Ok(bindings.iter().any(|binding| StaticSessionSpec::read(&binding.metadata).is_some()))
+        Ok(bindings.iter().any(|binding| StaticSessionSpec::from_metadata(&binding.metadata).is_some()))
     }
 
     /// Handles an expired timeout: ends the binding or session, unless it was used after `seen_ms`.

@@ -9,7 +9,7 @@ use crate::config::load::{Loaded, nearest_source};
 use crate::core::binding::{Placement, binding_notice};
 use crate::core::command::gate::SYSTEM;
 use crate::core::configured::{
-    BindParams, RetiredSession, StaticBindingAction, StaticSessionSpec, decide, find_entry,
+    BindParams, RetiredSession, StaticBindingAction, StaticSessionSpec, find_entry, static_binding_action,
 };
 use crate::core::policy::BindingTimeouts;
 use crate::core::request::{CloseRequest, SpawnRequest, StaticSessionParams};
@@ -71,7 +71,8 @@ impl ConfiguredBindings {
             let before = commands::before::<Plan>(db, DECIDED, &of)?;
             let table = &table.config.bindings;
             let due = before.is_none() && !is_routed && {
-                decide(table, &at, configured::look(db, table, &at)?.seen()) != StaticBindingAction::Leave
+                static_binding_action(table, &at, configured::look(db, table, &at)?.seen())
+                    != StaticBindingAction::Leave
             };
             Ok((before, due))
         });
@@ -108,7 +109,7 @@ impl ConfiguredBindings {
         let decided = self.store.write("configured_decide", move |tx| {
             let table = &loaded.config.bindings;
             let look = configured::look(tx, table, &at)?;
-            let plan = match decide(table, &at, look.seen()) {
+            let plan = match static_binding_action(table, &at, look.seen()) {
                 StaticBindingAction::Leave => return Ok(None),
                 StaticBindingAction::Withdraw(done) => Plan::Withdraw(done),
                 StaticBindingAction::Bind(bind) => {
@@ -196,8 +197,8 @@ pub(crate) fn request(
 /// # Errors
 /// `USAGE` with the detail `BOUND_BY_CONFIGURATION`.
 pub(crate) fn may_unbind(loaded: &Loaded, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
-    let Some(found) =
-        find_entry(&loaded.config.bindings, at).filter(|_| StaticSessionSpec::read(metadata).is_some())
+    let Some(found) = find_entry(&loaded.config.bindings, at)
+        .filter(|_| StaticSessionSpec::from_metadata(metadata).is_some())
     else {
         return Ok(());
     };

@@ -92,7 +92,7 @@ impl SessionBindingService {
         asked: Option<Placement>,
     ) -> Result<Placement, BindingError> {
         let can = self.channels.get(at)?.capabilities(at);
-        let placement = asked.or_else(|| can.usual()).filter(|placement| can.allow(*placement));
+        let placement = asked.or_else(|| can.default_placement()).filter(|placement| can.allow(*placement));
         placement.ok_or_else(|| BindingError::NotHere { channel: at.channel.clone(), can })
     }
 

@@ -165,7 +165,7 @@ fn backend(loaded: &Loaded) -> String {
     registry.register(Arc::new(DirectRuntime::default()));
     let policy = policy(loaded, "console");
     let found = registry.require(&policy.backend.value).map(|runtime| runtime.id());
-    format!("{found:?} {}", policy.without_backend(Failure::of(Code::BackendMissing)))
+    format!("{found:?} {}", policy.explain_missing_backend(Failure::of(Code::BackendMissing)))
 }
 
 /// What is made of the first message in a conversation that the configuration binds.

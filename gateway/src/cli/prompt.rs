@@ -6,7 +6,7 @@ use crate::cli::output::{Out, Outcome, Stop, name, say};
 use crate::cli::{Global, Once, inside, usage};
 use crate::client::{Client, Events, Wanted, encode};
 use crate::core::permission::kind_note;
-use crate::core::project::excerpt;
+use crate::core::project::tool_preview;
 use crate::core::request::{CancelResult, PromptAccepted};
 use crate::core::rows::RunMode;
 use crate::core::session::SessionState;
@@ -250,7 +250,7 @@ impl Turn {
             format!("  {} {}{note}", i + 1, name(called))
         });
         out.line(&format!("The agent asks: {}", name(&asked.title)))?;
-        if let Some(excerpt) = excerpt(&asked.tool_call) {
+        if let Some(excerpt) = tool_preview(&asked.tool_call) {
             out.line(&excerpt)?;
         }
         out.line(&choices.collect::<Vec<_>>().join("\n"))?;

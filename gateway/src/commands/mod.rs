@@ -88,7 +88,7 @@ impl Commands {
     ) -> Result<Outcome, Failure> {
         let asked =
             Asked { inbound, by: Requester { name: inbound.who(), standing, approves: inbound.approves } };
-        let who = command.who();
+        let who = command.required_access();
         let text = match command {
             ChatCommand::Help => verbs::help_text(),
             ChatCommand::Misused { why, usage } => verbs::misuse_text(&why, usage),

@@ -46,7 +46,7 @@ impl Capabilities {
 
     /// Returns the default placement: a child if preferred, else the conversation itself, else a child.
     /// `None` if neither is supported.
-    pub(crate) const fn usual(self) -> Option<Placement> {
+    pub(crate) const fn default_placement(self) -> Option<Placement> {
         match self {
             Self { child: true, child_first: true, .. } => Some(Placement::Child),
             Self { here: true, .. } => Some(Placement::Here),

@@ -68,9 +68,9 @@ fn a_binding_goes_where_the_channel_can() {
         (false, false, None),
     ] {
         let can = Capabilities { here, child, child_first: false };
-        assert_eq!((can.allow(Here), can.allow(Child), can.usual()), (here, child, usual));
+        assert_eq!((can.allow(Here), can.allow(Child), can.default_placement()), (here, child, usual));
         let first = Capabilities { here, child, child_first: true };
-        assert_eq!(first.usual(), if child { Some(Child) } else { usual });
+        assert_eq!(first.default_placement(), if child { Some(Child) } else { usual });
     }
 }
 

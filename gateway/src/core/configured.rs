@@ -54,7 +54,7 @@ impl StaticSessionSpec {
     }
 
     /// Reads the properties from a binding's metadata; `None` if the binding is not a static one.
-    pub(crate) fn read(metadata: &str) -> Option<Self> {
+    pub(crate) fn from_metadata(metadata: &str) -> Option<Self> {
         let mut metadata: serde_json::Value = serde_json::from_str(metadata).ok()?;
         serde_json::from_value(metadata.get_mut(METADATA)?.take()).ok()
     }
@@ -66,7 +66,7 @@ impl StaticSessionSpec {
     }
 
     /// Returns the configuration keys with different values.
-    fn differs(&self, from: &Self) -> Vec<&'static str> {
+    fn changed_keys(&self, from: &Self) -> Vec<&'static str> {
         let keys = [
             ("conversation", self.home != from.home),
             ("agent", self.agent != from.agent),
@@ -202,21 +202,21 @@ pub(crate) struct BindParams {
 
 impl BindParams {
     /// Adds the session to close first. A closed session is never reused as the target.
-    fn after(self, done: RetiredSession) -> StaticBindingAction {
+    fn replacing(self, done: RetiredSession) -> StaticBindingAction {
         let to = self.to.filter(|to| *to != done.session_key);
         StaticBindingAction::Bind(Self { to, after: Some(done), ..self })
     }
 }
 
 /// Returns the action for a message in the conversation `at`.
-pub(crate) fn decide(
+pub(crate) fn static_binding_action(
     table: &[Binding],
     at: &ConversationRef,
     seen: ConversationState<'_>,
 ) -> StaticBindingAction {
     let want = find_entry(table, at).and_then(|found| StaticSessionSpec::of(found.entry));
     let bound = seen.binding.filter(|(_, target)| StaleReason::of(*target).is_none());
-    match (bound.map(|(row, _)| (row, StaticSessionSpec::read(&row.metadata))), want) {
+    match (bound.map(|(row, _)| (row, StaticSessionSpec::from_metadata(&row.metadata))), want) {
         (Some((_, None)), _) | (None, None) => StaticBindingAction::Leave,
         (Some((row, Some(made))), want) => decide_bound(table, at, (row, made, seen.busy), want, seen.under),
         (None, Some(want)) => StaticBindingAction::Bind(bind_params(want, seen.under)),
@@ -244,8 +244,8 @@ fn decide_bound(
         _ if busy => StaticBindingAction::Leave,
         None => StaticBindingAction::Withdraw(RetiredSession::new(&row.session_key, &[])),
         Some(want) => {
-            let done = RetiredSession::new(&row.session_key, &want.differs(&made));
-            bind_params(want, under).after(done)
+            let done = RetiredSession::new(&row.session_key, &want.changed_keys(&made));
+            bind_params(want, under).replacing(done)
         }
     }
 }
@@ -257,7 +257,7 @@ fn bind_params(want: StaticSessionSpec, under: Option<&StaticSession>) -> BindPa
     };
     match &under.made {
         Some(made) if *made != want && !under.busy => {
-            let done = RetiredSession::new(&under.session_key, &want.differs(made));
+            let done = RetiredSession::new(&under.session_key, &want.changed_keys(made));
             BindParams { made: want, to: None, after: Some(done) }
         }
         // Reuses the recorded properties, so that the next message detects a postponed change.

@@ -114,10 +114,10 @@ fn what_a_row_was_made_from_is_read_again() {
         backend: Some("direct".to_owned()),
         ..entry("a", "c", "codex")
     });
-    assert_eq!(StaticSessionSpec::read(&made.metadata(Some("17"))), Some(made.clone()));
-    assert_eq!(StaticSessionSpec::read(&made.metadata(None)), Some(made));
+    assert_eq!(StaticSessionSpec::from_metadata(&made.metadata(Some("17"))), Some(made.clone()));
+    assert_eq!(StaticSessionSpec::from_metadata(&made.metadata(None)), Some(made));
     for other in ["{}", "", "{\"configured\": 1}", "{\"configured\": {\"home\": \"c\"}}"] {
-        assert_eq!(StaticSessionSpec::read(other), None, "{other}");
+        assert_eq!(StaticSessionSpec::from_metadata(other), None, "{other}");
     }
 }
 
@@ -244,12 +244,12 @@ fn d15_what_is_done_before_a_message_is_routed() {
         let row = binding.map(|(metadata, target)| (row("k", metadata), target));
         let binding = row.as_ref().map(|(row, target)| (row, *target));
         let seen = ConversationState { binding, busy, under: under.as_ref() };
-        assert_eq!(decide(table, &at("a", "c", Some("up")), seen), want, "{what}");
+        assert_eq!(static_binding_action(table, &at("a", "c", Some("up")), seen), want, "{what}");
     }
     // A channel that does not name the parent this time takes nothing away.
     let inherited = row("k", of(&parent));
     let seen = ConversationState { binding: Some((&inherited, known(Idle))), busy: false, under: None };
-    assert_eq!(decide(&thread, &at("a", "c", None), seen), Leave);
+    assert_eq!(static_binding_action(&thread, &at("a", "c", None), seen), Leave);
 }
 
 #[test]
@@ -284,7 +284,7 @@ proptest! {
         let at = at("a", "c", parent);
         let row_before = before.as_ref().map(|before| row("k", made(before).metadata(None)));
         let binding = row_before.as_ref().map(|row| (row, BoundSession::Known(SessionState::Idle)));
-        let after = match decide(&table, &at, ConversationState { binding, busy: false, under: None }) {
+        let after = match static_binding_action(&table, &at, ConversationState { binding, busy: false, under: None }) {
             StaticBindingAction::Leave => return Ok(()),
             StaticBindingAction::Withdraw(done) => {
                 prop_assert_eq!(done.session_key, key("k"));
@@ -297,6 +297,6 @@ proptest! {
             }
         };
         let binding = after.as_ref().map(|row| (row, BoundSession::Known(SessionState::Idle)));
-        prop_assert_eq!(decide(&table, &at, ConversationState { binding, busy: false, under: None }), StaticBindingAction::Leave);
+        prop_assert_eq!(static_binding_action(&table, &at, ConversationState { binding, busy: false, under: None }), StaticBindingAction::Leave);
     }
 }

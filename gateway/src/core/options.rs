@@ -130,7 +130,7 @@ impl Setting {
     }
 
     /// Returns the setting for a change of an agent's option.
-    fn of_agent(option: &OptionChange) -> Self {
+    fn from_option_change(option: &OptionChange) -> Self {
         match option.clone() {
             OptionChange::Mode(mode) => Self::Mode(mode),
             OptionChange::Config { id, value } if id == MODEL_OPTION => Self::Model(value),
@@ -139,7 +139,7 @@ impl Setting {
     }
 
     /// Returns the change to send to a running agent; `None` if the agent needs no message.
-    pub(crate) fn for_agent(&self) -> Option<OptionChange> {
+    pub(crate) fn option_change(&self) -> Option<OptionChange> {
         match self {
             Self::Mode(mode) => Some(OptionChange::Mode(mode.clone())),
             Self::Model(model) => {
@@ -155,14 +155,14 @@ impl Setting {
     }
 
     /// True if the agent must be restarted.
-    pub(crate) const fn restarts(&self) -> bool {
+    pub(crate) const fn requires_restart(&self) -> bool {
         matches!(self, Self::Cwd(_) | Self::Defaults)
     }
 }
 
 impl SessionOptions {
     /// Applies a setting, except for the working directory, which has a column of its own.
-    pub(crate) fn take(&mut self, setting: &Setting, defaults: (PermissionMode, NonInteractive)) {
+    pub(crate) fn apply(&mut self, setting: &Setting, defaults: (PermissionMode, NonInteractive)) {
         match setting {
             Setting::Mode(mode) => {
                 self.mode_id = Some(mode.clone());
@@ -193,14 +193,14 @@ impl SessionOptions {
     }
 
     /// Stores a change that the agent accepted.
-    pub(crate) fn keep(&mut self, option: &OptionChange) {
+    pub(crate) fn store_accepted(&mut self, option: &OptionChange) {
         let (permission, non_interactive) = (self.permission, self.non_interactive);
-        self.take(&Setting::of_agent(option), (permission, non_interactive));
+        self.apply(&Setting::from_option_change(option), (permission, non_interactive));
     }
 
     /// Removes a change that the agent refused.
-    pub(crate) fn drop_refused(&mut self, option: &OptionChange) {
-        match Setting::of_agent(option) {
+    pub(crate) fn remove_refused(&mut self, option: &OptionChange) {
+        match Setting::from_option_change(option) {
             Setting::Mode(mode) if self.mode_id.as_ref() == Some(&mode) => self.mode_id = None,
             Setting::Model(model) if self.model.as_ref() == Some(&model) => self.model = None,
             Setting::Config { id, value } => self.config.retain(|pair| *pair != (id.clone(), value.clone())),
@@ -280,7 +280,7 @@ mod tests {
         for number in 0..CONFIG_MAX {
             let setting = config(&format!("k{number}"), "v");
             setting.check(&full).unwrap();
-            full.take(&setting, (PermissionMode::Ask, NonInteractive::Deny));
+            full.apply(&setting, (PermissionMode::Ask, NonInteractive::Deny));
         }
         assert!(config("one-more", "v").check(&full).is_err());
         config("k0", "another").check(&full).unwrap();
@@ -298,7 +298,7 @@ mod tests {
             config("effort", "low"),
             config("effort", "high"),
         ] {
-            now.take(&setting, defaults);
+            now.apply(&setting, defaults);
         }
         let want = SessionOptions {
             permission: PermissionMode::ApproveAll,
@@ -311,9 +311,9 @@ mod tests {
         };
         assert_eq!(now, want);
         now.additional_directories = vec!["/more".to_owned()];
-        now.take(&Setting::TimeoutS(0), defaults);
+        now.apply(&Setting::TimeoutS(0), defaults);
         assert_eq!(now.timeout_s, None);
-        now.take(&Setting::Defaults, defaults);
+        now.apply(&Setting::Defaults, defaults);
         let given = SessionOptions::new(defaults.0, defaults.1);
         assert_eq!(now, SessionOptions { additional_directories: vec!["/more".to_owned()], ..given });
     }
@@ -325,15 +325,15 @@ mod tests {
         let mode = OptionChange::Mode("plan".to_owned());
         let mut now = options();
         for change in [&mode, &model, &effort("low")] {
-            now.keep(change);
+            now.store_accepted(change);
         }
         let kept = (now.mode_id.as_deref(), now.model.as_deref(), now.config.len());
         assert_eq!(kept, (Some("plan"), Some("big"), 1));
-        now.drop_refused(&effort("high"));
-        now.drop_refused(&OptionChange::Mode("ask".to_owned()));
+        now.remove_refused(&effort("high"));
+        now.remove_refused(&OptionChange::Mode("ask".to_owned()));
         assert_eq!((now.mode_id.is_some(), now.config.len()), (true, 1), "another value was refused");
         for change in [mode, model, effort("low")] {
-            now.drop_refused(&change);
+            now.remove_refused(&change);
         }
         assert_eq!(now, options());
     }

@@ -49,7 +49,7 @@ pub(crate) fn short_id(permission_id: &str) -> String {
 }
 
 /// Decides about a request. `interactive`: a person can be asked. `tool_kind`: ACP's tool kind, if given.
-pub(crate) fn decide(
+pub(crate) fn decide_permission(
     mode: PermissionMode,
     non_interactive: NonInteractive,
     interactive: bool,
@@ -167,7 +167,7 @@ mod tests {
                     for interactive in [true, false] {
                         for tool in TOOLS {
                             seen += 1;
-                            let got = decide(mode, non_interactive, interactive, &options, tool);
+                            let got = decide_permission(mode, non_interactive, interactive, &options, tool);
                             let at =
                                 format!("{mode:?} {non_interactive:?} {interactive} {tool:?} {options:?}");
                             let reads = tool == Some("read") || tool == Some("search");
@@ -238,7 +238,11 @@ mod tests {
             (PermissionMode::Ask, deny, false, Some("read"), reject()),
             (PermissionMode::Ask, fail, false, Some("read"), PermissionDecision::FailRun),
         ] {
-            assert_eq!(decide(mode, non_interactive, interactive, &all, tool), want, "{mode:?} {tool:?}");
+            assert_eq!(
+                decide_permission(mode, non_interactive, interactive, &all, tool),
+                want,
+                "{mode:?} {tool:?}"
+            );
         }
     }
 

@@ -21,7 +21,7 @@ pub(crate) mod tag;
 pub(crate) use actions::ButtonGroup;
 pub(crate) use body::RunOutput;
 pub(crate) use digest::RunDigest;
-pub(crate) use excerpt::{excerpt, shown_targets, subject};
+pub(crate) use excerpt::{shown_targets, subject, tool_preview};
 pub(crate) use files::{FileRef, MessageFile};
 pub(crate) use names::{quoted, unmarked};
 pub(crate) use style::{ChannelFeatures, Style, StyleHistory};
@@ -361,12 +361,14 @@ fn message_content(style: &Style, event: &EventRow, digest: RenderData<'_>) -> O
     let (kind, body, ending) = match event.kind {
         EventKind::Done => {
             let (kind, ending) = completed_content(&payload, run)?;
-            let body = if kind == PartKind::Final { run.map(RunDigest::told) } else { None };
+            let body = if kind == PartKind::Final { run.map(RunDigest::output_text) } else { None };
             (kind, body.unwrap_or_default(), ending)
         }
-        EventKind::Error => {
-            (PartKind::Final, run.map(RunDigest::told).unwrap_or_default(), Some(failure_text(&payload)))
-        }
+        EventKind::Error => (
+            PartKind::Final,
+            run.map(RunDigest::output_text).unwrap_or_default(),
+            Some(failure_text(&payload)),
+        ),
         _ => {
             let (kind, text) = notice_content(style, event, &payload, digest)?;
             (kind, text, None)
@@ -466,7 +468,7 @@ fn completed_content(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKi
         return Some((PartKind::Notice, Some("A queued prompt was cancelled before its turn.".to_owned())));
     }
     let ending = match stop_reason {
-        "" | "end_turn" if run.is_none_or(|run| run.told().is_empty()) => {
+        "" | "end_turn" if run.is_none_or(|run| run.output_text().is_empty()) => {
             Some("The turn ended without an answer.".to_owned())
         }
         "" | "end_turn" => None,

@@ -116,7 +116,7 @@ impl Pass {
         let lay_out = move |db: &_| {
             let known = styles::of(db, binding.binding_id)?;
             let Some(before) = known.at(session_seq).cloned() else { return Ok(None) };
-            let styles = StyleHistory::new(vec![(session_seq, before.clone().refused())]);
+            let styles = StyleHistory::new(vec![(session_seq, before.clone().with_files_refused())]);
             let found = rows::row(db, &binding, &styles, session_seq)?;
             let parts = parts_of(&binding, &styles, &found, u64::MAX);
             Ok(Some(Instead { before, parts }))
@@ -129,7 +129,7 @@ fn outgoing(file: MessageFile) -> OutgoingFile {
     OutgoingFile {
         name: file.name.to_owned(),
         content_type: file.content_type.to_owned(),
-        description: file.says.to_owned(),
+        description: file.description.to_owned(),
         bytes: file.text.into(),
     }
 }

@@ -145,9 +145,9 @@ impl<'a> Keeper<'a> {
             let now = self.now();
             let Some(kept) = self.kept.as_mut() else { return Ok(false) };
             if let Some(pace) = pace {
-                kept.card.set_pace(pace);
+                kept.card.set_rate(pace);
             }
-            let Some(act) = (if is_live { kept.card.act(now) } else { None }) else {
+            let Some(act) = (if is_live { kept.card.next_update(now) } else { None }) else {
                 let due = kept.card.due_at().filter(|_| is_live);
                 let due_ms = due.map_or(LOOK_MS, |at| at.saturating_sub(now).min(LOOK_MS));
                 tokio::select! {
@@ -180,12 +180,12 @@ impl<'a> Keeper<'a> {
             let now = self.now();
             let Some(kept) = self.kept.as_mut() else { return Ok(false) };
             let Some(came) = came else {
-                kept.card.came(now, CardUpdateResult::Retry { after_ms: None });
+                kept.card.handle_result(now, CardUpdateResult::Retry { after_ms: None });
                 return Ok(true);
             };
-            kept.card.came(now, came);
+            kept.card.handle_result(now, came);
             if matches!(act, CardUpdate::Post { .. }) {
-                kept.card.posted(now_ms());
+                kept.card.set_posted_at(now_ms());
                 self.remember(run_id).await?;
             }
         }
@@ -351,7 +351,7 @@ impl<'a> Keeper<'a> {
 
     /// Commits the state of the card.
     async fn remember(&self, run_id: RunId) -> Result<(), StoreError> {
-        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return Ok(()) };
+        let Some(known) = self.kept.as_ref().map(|kept| kept.card.record().clone()) else { return Ok(()) };
         let id = self.binding.binding_id;
         let keep = move |tx: &crate::store::Tx<'_>| cards::keep(tx, id, run_id, &known);
         self.pass.store.write("delivery_card", keep).await
@@ -371,7 +371,7 @@ impl<'a> Keeper<'a> {
             came = self.perform_last(run_id) => came,
             () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => Folded::No,
         };
-        if let Some(known) = self.kept.take().map(|kept| kept.card.known().clone()) {
+        if let Some(known) = self.kept.take().map(|kept| kept.card.record().clone()) {
             let id = self.binding.binding_id;
             let fold = move |tx: &crate::store::Tx<'_>| cards::fold(tx, id, run_id, &known, came);
             self.pass.store.write("delivery_fold", fold).await?;
@@ -381,20 +381,20 @@ impl<'a> Keeper<'a> {
 
     /// Sends the final update of a card; a card with an unknown send result is looked up first.
     async fn perform_last(&mut self, run_id: RunId) -> Folded {
-        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else {
+        let Some(known) = self.kept.as_ref().map(|kept| kept.card.record().clone()) else {
             return Folded::Yes;
         };
         if known.message_id.is_none() && self.channel.can_edit() {
             let message = self.message(run_id, known.number, "", card_buttons(run_id));
             match (self.channel.lookup(&self.binding.conversation, &message).await, self.kept.as_mut()) {
-                (Lookup::Found { message_id }, Some(kept)) => kept.card.is_found(message_id),
+                (Lookup::Found { message_id }, Some(kept)) => kept.card.set_message_id(message_id),
                 (Lookup::Absent, _) => return Folded::Absent,
                 (Lookup::Found { .. } | Lookup::Unknown { .. } | Lookup::Later { .. }, _) => {
                     return Folded::No;
                 }
             }
         }
-        match self.kept.as_ref().and_then(|kept| kept.card.fold()) {
+        match self.kept.as_ref().and_then(|kept| kept.card.closing_edit()) {
             Some(act)
                 if matches!(self.perform(run_id, &act, Vec::new()).await, CardUpdateResult::Retry { .. }) =>
             {

@@ -142,15 +142,15 @@ impl Pass {
             })
             .with_footer(channel.shows_footer())
             .with_files(channel.file_bytes_max(), &stream.files)
-            .told(binding.verbosity);
+            .with_verbosity(binding.verbosity);
         let (is_live, is_brief) = match binding.verbosity {
             None => (stream.delivery_mode.value == DeliveryMode::Live, false),
             Some(Verbosity::Full) => (true, false),
             Some(Verbosity::Compact) => (true, true),
             Some(Verbosity::None) => (false, false),
         };
-        let of_card = if is_brief { style.clone().status_alone() } else { style.clone() };
-        Manner { style, of_card, pace: is_live.then(|| UpdateRate::of(&stream).of_cards()) }
+        let of_card = if is_brief { style.clone().status_only() } else { style.clone() };
+        Manner { style, of_card, pace: is_live.then(|| UpdateRate::of(&stream).with_card_minimum()) }
     }
 
     /// Returns the recorded styles of a conversation, after recording the effective one.
@@ -168,7 +168,7 @@ impl Pass {
         let record = move |tx: &crate::store::Tx<'_>| {
             // A verbosity chosen meanwhile is recorded already and must not be overwritten.
             let chosen = rows::one(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
-            styles::record(tx, id, &key, &style.told(chosen))
+            styles::record(tx, id, &key, &style.with_verbosity(chosen))
         };
         self.store.write("delivery_style", record).await
     }

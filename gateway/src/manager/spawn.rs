@@ -75,7 +75,8 @@ impl Manager {
             options::check_label(label)?;
         }
         let backend = self.deps.registry.require(&policy.backend.value);
-        self.await_health(backend.map_err(|failure| policy.without_backend(failure))?, policy).await?;
+        self.await_health(backend.map_err(|failure| policy.explain_missing_backend(failure))?, policy)
+            .await?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
@@ -128,7 +129,7 @@ impl Manager {
             Code::BackendUnavailable.text()
         );
         let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR").origin("gateway");
-        Err(policy.without_backend(failure.retryable()))
+        Err(policy.explain_missing_backend(failure.retryable()))
     }
 
     /// Fails unless the spawning session is open.

@@ -80,7 +80,7 @@ fn under(db: &Connection, key: &SessionKey) -> Result<(Option<StaticSession>, u6
     })?;
     let Some((session_key, state)) = newest else { return Ok((None, before)) };
     let metadata = all(db, MADE, [session_key.as_str()], |row| Ok(row.get::<_, String>("metadata_json")?))?;
-    let made = metadata.iter().rev().find_map(|metadata| StaticSessionSpec::read(metadata));
+    let made = metadata.iter().rev().find_map(|metadata| StaticSessionSpec::from_metadata(metadata));
     let busy = busy(db, &session_key)?;
     Ok((Some(StaticSession { session_key, state, made, busy }), before))
 }

@@ -258,11 +258,11 @@ fn digest(
     let made = first(db, RUN, [&run_id], |row| {
         let started_at_ms = int_opt(row, "started_at")?;
         let digest = RunDigest::new(word(row, "mode")?, started_at_ms.is_some(), style.clone());
-        Ok(digest.by(row.get("agent")?, started_at_ms))
+        Ok(digest.with_turn(row.get("agent")?, started_at_ms))
     })?;
     let prompt: Option<String> = first(db, PROMPT, [&run_id], |row| Ok(row.get("payload_json")?))?;
     let Some(digest) = made else { return Ok(None) };
-    let mut digest = digest.told_in(at, &prompt.unwrap_or_default());
+    let mut digest = digest.for_conversation(at, &prompt.unwrap_or_default());
     let mut statement = db.prepare_cached(&rows_of_run)?;
     let mut rows = statement.query(params![run_id, Int(ended_by)])?;
     while let Some(row) = rows.next()? {

@@ -57,7 +57,7 @@ pub(crate) fn choose(
     verbosity: Option<Verbosity>,
 ) -> Result<(), StoreError> {
     if let Some(last) = of(db, binding_id)?.last().cloned() {
-        record(db, binding_id, key, &last.told(verbosity))?;
+        record(db, binding_id, key, &last.with_verbosity(verbosity))?;
     }
     Ok(())
 }

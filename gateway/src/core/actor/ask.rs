@@ -105,7 +105,7 @@ impl Actor {
         let interactive = run.is_some_and(|run| run.interactive);
         let settings = &self.session.options;
         let (mode, non_interactive) = (settings.permission, settings.non_interactive);
-        permission::decide(mode, non_interactive, interactive, options, tool_kind.as_deref())
+        permission::decide_permission(mode, non_interactive, interactive, options, tool_kind.as_deref())
     }
 
     /// Settles pending permission requests that a changed permission mode decides: those of the agent and

@@ -41,7 +41,7 @@ impl Actor {
             return;
         }
         let is_there = self.lease.as_ref().is_some_and(|lease| !lease.closing && lease.ended.is_none());
-        match setting.for_agent() {
+        match setting.option_change() {
             Some(option) if is_there => {
                 let until_ms = out.now_ms.saturating_add(ANSWER_MS);
                 let pending = PendingOption { ticket, keyed, option: option.clone(), until_ms };
@@ -51,7 +51,7 @@ impl Actor {
                 self.on_backend_steps(steps, out);
             }
             Some(option) => {
-                self.session.options.keep(&option);
+                self.session.options.store_accepted(&option);
                 let text = format!(
                     "No agent runs now. Its next start asks for the {option}, and drops it if refused."
                 );
@@ -70,15 +70,15 @@ impl Actor {
         }
         let options = &self.session.options;
         setting.check(options)?;
-        if let Some(text) = setting.for_agent().and_then(|option| options.agent.refusal(&option)) {
+        if let Some(text) = setting.option_change().and_then(|option| options.agent.refusal(&option)) {
             return Err(refused(text));
         }
-        if setting.restarts() { self.may_restart() } else { Ok(()) }
+        if setting.requires_restart() { self.may_restart() } else { Ok(()) }
     }
 
     /// Changes a setting of the gateway itself.
     fn apply_own_setting(&mut self, setting: &Setting, out: &mut StepOutput) {
-        self.session.options.take(setting, (self.profile.permission, self.profile.non_interactive));
+        self.session.options.apply(setting, (self.profile.permission, self.profile.non_interactive));
         if let Setting::Cwd(cwd) = setting {
             self.session.cwd.clone_from(cwd);
         }
@@ -86,7 +86,7 @@ impl Actor {
             // A running turn gets the new time limit, counted from its start, as after a restart.
             self.arm_turn_timer();
         }
-        if setting.restarts() {
+        if setting.requires_restart() {
             self.close_lease("started again with other settings", out);
         }
         if matches!(setting, Setting::Permission(_)) {
@@ -121,9 +121,9 @@ impl Actor {
         out: &mut StepOutput,
     ) {
         if !is_taken {
-            self.session.options.drop_refused(option);
+            self.session.options.remove_refused(option);
         } else if is_own {
-            self.session.options.keep(option);
+            self.session.options.store_accepted(option);
         }
         let asked = self.pending_options.iter().position(|pending| pending.option == *option);
         let Some(pending) = asked.and_then(|at| self.pending_options.remove(at)) else { return };

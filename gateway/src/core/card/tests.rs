@@ -76,8 +76,8 @@ impl Scene {
         let until = self.now + ms;
         while let Some(at) = self.card.due_at().filter(|at| *at <= until) {
             self.now = self.now.max(at);
-            if let Some(act) = self.card.act(self.now) {
-                self.card.came(self.now, came(&act));
+            if let Some(act) = self.card.next_update(self.now) {
+                self.card.handle_result(self.now, came(&act));
                 self.done.push((self.now, act));
             }
         }
@@ -137,7 +137,7 @@ fn a_quick_turn_has_no_card_and_a_quiet_one_says_that_it_works() {
     let mut it = Scene::new(true);
     it.say("Quick.").wait(999);
     assert_eq!(it.done, []);
-    assert_eq!(it.card.fold(), None);
+    assert_eq!(it.card.closing_edit(), None);
     let mut it = Scene::new(true);
     it.wait(60_000);
     assert_eq!(it.texts(), [(1_000, "Working")]);
@@ -161,7 +161,7 @@ fn the_first_line_says_what_goes_on() {
     it.push(EventKind::Done, json!({"stop_reason": "end_turn"}));
     let folded =
         CardUpdate::Edit { message_id: "m".to_owned(), text: "Done: 1 tool call (1 read)".to_owned() };
-    assert_eq!(it.card.fold(), Some(folded));
+    assert_eq!(it.card.closing_edit(), Some(folded));
 }
 
 /// With one of two questions answered, the agent still waits for a person, and no activity is shown.
@@ -247,9 +247,9 @@ fn c07_where_nothing_can_be_changed_lines_are_messages_and_text_is_not_repeated(
         matches!(numbers[..], [CardUpdate::Post { number: 0, .. }, CardUpdate::Post { number: 1, .. }]),
         "{numbers:?}"
     );
-    assert_eq!(it.card.fold(), None);
+    assert_eq!(it.card.closing_edit(), None);
     // After a restart, the lines are not posted again.
-    let mut again = Card::new(style(), PACE, false, Some(it.card.known().clone()), 0);
+    let mut again = Card::new(style(), PACE, false, Some(it.card.record().clone()), 0);
     again.push(0, &row(2, EventKind::ToolCall, json!({"toolCallId": "a", "title": "a"})));
     assert_eq!(again.due_at(), None);
 }
@@ -287,7 +287,7 @@ fn what_was_not_shown_is_tried_again_with_the_newest_text() {
 fn a_card_that_is_made_again_says_the_same() {
     let mut it = Scene::new(true);
     it.say("One. ").tool("a", "pending").say("Two. ").wait(5_000);
-    let known = it.card.known().clone();
+    let known = it.card.record().clone();
     let mut again =
         Scene { card: Card::new(style(), PACE, true, Some(known), 0), now: 0, seq: 0, done: Vec::new() };
     again.say("One. ").tool("a", "pending").say("Two. ").wait(5_000);
@@ -314,9 +314,12 @@ fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
     let known = CardRecord { message_id: None, number: 0, through: 0, posted_at_ms: None };
     let mut card = Card::new(style(), PACE, true, Some(known), 0);
     card.push(0, &row(1, EventKind::Done, json!({"stop_reason": "end_turn"})));
-    assert_eq!(card.fold(), None);
-    card.is_found("7".to_owned());
-    assert_eq!(card.fold(), Some(CardUpdate::Edit { message_id: "7".to_owned(), text: "Done".to_owned() }));
+    assert_eq!(card.closing_edit(), None);
+    card.set_message_id("7".to_owned());
+    assert_eq!(
+        card.closing_edit(),
+        Some(CardUpdate::Edit { message_id: "7".to_owned(), text: "Done".to_owned() })
+    );
 }
 
 proptest! {

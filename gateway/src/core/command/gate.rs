@@ -90,7 +90,7 @@ pub(crate) struct Ownership {
 
 impl ChatCommand {
     /// Requirement on the requester of this command.
-    pub(crate) const fn who(&self) -> AccessRequirement {
+    pub(crate) const fn required_access(&self) -> AccessRequirement {
         match self {
             Self::On { act, .. } => match act {
                 SessionAction::Cancel
@@ -123,13 +123,13 @@ impl ChatCommand {
 }
 
 impl Requester<'_> {
-    fn is(&self, name: &str) -> bool {
+    fn has_name(&self, name: &str) -> bool {
         !self.name.is_empty() && self.name == name
     }
 
     /// True if the requester owns something with these owners, or is the operator.
     pub(crate) fn owns(&self, owners: &[String]) -> bool {
-        self.standing == RequesterRole::Operator || owners.iter().any(|owner| self.is(owner))
+        self.standing == RequesterRole::Operator || owners.iter().any(|owner| self.has_name(owner))
     }
 
     /// Checks that the requester may start a session.
@@ -150,7 +150,7 @@ impl Requester<'_> {
     /// `ACP_NOT_OWNER`; with the detail `BOUND_BY_OTHER` if only the binding belongs to another person.
     pub(crate) fn may(&self, who: AccessRequirement, belongs: &Ownership) -> Result<(), Failure> {
         let of_session = self.owns(&belongs.session);
-        let of_others = belongs.bindings.iter().any(|by| !self.is(by) && by != SYSTEM);
+        let of_others = belongs.bindings.iter().any(|by| !self.has_name(by) && by != SYSTEM);
         let bound_by_others = of_others && self.standing != RequesterRole::Operator;
         let refused = match who {
             AccessRequirement::Anyone => false,

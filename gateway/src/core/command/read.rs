@@ -11,7 +11,7 @@ use crate::core::rows::{PermissionMode, SessionMode, Verbosity};
 use crate::core::session::Ending;
 use acp_shared::ids::{AgentName, RunId};
 
-type Read = Result<ChatCommand, String>;
+type ParseResult = Result<ChatCommand, String>;
 
 const SESSION: Flag = Flag::Value("session");
 const RUN: Flag = Flag::Value("run");
@@ -25,12 +25,12 @@ const SPAWN: [Flag; 6] = [
     Flag::Value("bind"),
 ];
 
-fn given(args: &str) -> Result<ParsedArgs, String> {
-    ParsedArgs::read(args, &[SESSION])
+fn parse_args(args: &str) -> Result<ParsedArgs, String> {
+    ParsedArgs::parse(args, &[SESSION])
 }
 
 /// Returns the named session: the remaining words or the flag, but not both.
-fn target(given: &ParsedArgs, words: &[String]) -> Result<Option<String>, String> {
+fn session_arg(given: &ParsedArgs, words: &[String]) -> Result<Option<String>, String> {
     let said = words.join(" ");
     match (said.is_empty(), given.value("session")) {
         (true, flag) => Ok(flag.map(str::to_owned)),
@@ -39,7 +39,7 @@ fn target(given: &ParsedArgs, words: &[String]) -> Result<Option<String>, String
     }
 }
 
-fn alone(args: &str, command: ChatCommand) -> Read {
+fn without_args(args: &str, command: ChatCommand) -> ParseResult {
     if args.is_empty() {
         Ok(command)
     } else {
@@ -48,78 +48,82 @@ fn alone(args: &str, command: ChatCommand) -> Read {
 }
 
 /// Parses a command whose only argument is the session.
-fn on(args: &str, act: SessionAction) -> Read {
-    let given = given(args)?;
-    Ok(ChatCommand::On { target: target(&given, &given.words)?, act })
+fn session_command(args: &str, act: SessionAction) -> ParseResult {
+    let given = parse_args(args)?;
+    Ok(ChatCommand::On { target: session_arg(&given, &given.words)?, act })
 }
 
 /// Parses a command whose arguments are a value and optionally the session.
-fn value(args: &str, what: &str, act: impl FnOnce(&str) -> Result<SessionAction, String>) -> Read {
-    let given = given(args)?;
+fn value_command(
+    args: &str,
+    what: &str,
+    act: impl FnOnce(&str) -> Result<SessionAction, String>,
+) -> ParseResult {
+    let given = parse_args(args)?;
     let Some((value, rest)) = given.words.split_first() else { return Err(format!("It wants {what}.")) };
-    Ok(ChatCommand::On { target: target(&given, rest)?, act: act(value)? })
+    Ok(ChatCommand::On { target: session_arg(&given, rest)?, act: act(value)? })
 }
 
-pub(super) fn help(_: &str) -> Read {
+pub(super) fn help(_: &str) -> ParseResult {
     Ok(ChatCommand::Help)
 }
 
-pub(super) fn doctor(args: &str) -> Read {
-    alone(args, ChatCommand::Doctor)
+pub(super) fn doctor(args: &str) -> ParseResult {
+    without_args(args, ChatCommand::Doctor)
 }
 
-pub(super) fn install(args: &str) -> Read {
-    alone(args, ChatCommand::Install)
+pub(super) fn install(args: &str) -> ParseResult {
+    without_args(args, ChatCommand::Install)
 }
 
-pub(super) fn sessions(args: &str) -> Read {
-    alone(args, ChatCommand::Sessions)
+pub(super) fn sessions(args: &str) -> ParseResult {
+    without_args(args, ChatCommand::Sessions)
 }
 
-pub(super) fn agents(args: &str) -> Read {
-    alone(args, ChatCommand::Agents)
+pub(super) fn agents(args: &str) -> ParseResult {
+    without_args(args, ChatCommand::Agents)
 }
 
-pub(super) fn unfocus(args: &str) -> Read {
-    alone(args, ChatCommand::Unfocus)
+pub(super) fn unfocus(args: &str) -> ParseResult {
+    without_args(args, ChatCommand::Unfocus)
 }
 
-pub(super) fn focus(args: &str) -> Read {
-    let given = given(args)?;
-    let target = target(&given, &given.words)?;
+pub(super) fn focus(args: &str) -> ParseResult {
+    let given = parse_args(args)?;
+    let target = session_arg(&given, &given.words)?;
     target.map(ChatCommand::Focus).ok_or_else(|| "It wants a session: its key, id or label.".to_owned())
 }
 
-pub(super) fn cancel(args: &str) -> Read {
-    let given = ParsedArgs::read(args, &[SESSION, RUN])?;
+pub(super) fn cancel(args: &str) -> ParseResult {
+    let given = ParsedArgs::parse(args, &[SESSION, RUN])?;
     let act =
         given.value("run").map(run).transpose()?.map_or(SessionAction::Cancel, SessionAction::CancelRun);
-    Ok(ChatCommand::On { target: target(&given, &given.words)?, act })
+    Ok(ChatCommand::On { target: session_arg(&given, &given.words)?, act })
 }
 
-pub(super) fn drop_run(args: &str) -> Read {
-    let given = given(args)?;
+pub(super) fn drop_run(args: &str) -> ParseResult {
+    let given = parse_args(args)?;
     let Some((id, rest)) = given.words.split_first() else { return Err("It wants a run.".to_owned()) };
-    Ok(ChatCommand::On { target: target(&given, rest)?, act: SessionAction::Drop(run(id)?) })
+    Ok(ChatCommand::On { target: session_arg(&given, rest)?, act: SessionAction::Drop(run(id)?) })
 }
 
 fn run(id: &str) -> Result<RunId, String> {
     RunId::parse(id).map_err(|_| format!("{} is no run.", quote_word(id)))
 }
 
-pub(super) fn new(args: &str) -> Read {
-    on(args, SessionAction::New)
+pub(super) fn new(args: &str) -> ParseResult {
+    session_command(args, SessionAction::New)
 }
 
-pub(super) fn status(args: &str) -> Read {
-    on(args, SessionAction::Status)
+pub(super) fn status(args: &str) -> ParseResult {
+    session_command(args, SessionAction::Status)
 }
 
-pub(super) fn reset_options(args: &str) -> Read {
-    on(args, SessionAction::Set(Setting::Defaults))
+pub(super) fn reset_options(args: &str) -> ParseResult {
+    session_command(args, SessionAction::Set(Setting::Defaults))
 }
 
-pub(super) fn steer(args: &str) -> Read {
+pub(super) fn steer(args: &str) -> ParseResult {
     // The text as typed: quotes belong to the text.
     let (given, text) = ParsedArgs::before_text(args, &[SESSION, RUN])?;
     if let Some(id) = given.value("run") {
@@ -128,50 +132,50 @@ pub(super) fn steer(args: &str) -> Read {
         } else {
             Err("With --run it takes no text.")
         };
-        return Ok(ChatCommand::On { target: target(&given, &[])?, act: what? });
+        return Ok(ChatCommand::On { target: session_arg(&given, &[])?, act: what? });
     }
     if text.is_empty() {
         return Err("It wants a text.".to_owned());
     }
-    Ok(ChatCommand::On { target: target(&given, &[])?, act: SessionAction::Steer(text.to_owned()) })
+    Ok(ChatCommand::On { target: session_arg(&given, &[])?, act: SessionAction::Steer(text.to_owned()) })
 }
 
-pub(super) fn close(args: &str) -> Read {
+pub(super) fn close(args: &str) -> ParseResult {
     end(args, Ending::Closed)
 }
 
-pub(super) fn archive(args: &str) -> Read {
+pub(super) fn archive(args: &str) -> ParseResult {
     end(args, Ending::Archived)
 }
 
-pub(super) fn delete(args: &str) -> Read {
+pub(super) fn delete(args: &str) -> ParseResult {
     end(args, Ending::Deleted)
 }
 
-pub(super) fn reset(args: &str) -> Read {
+pub(super) fn reset(args: &str) -> ParseResult {
     end(args, Ending::Reset)
 }
 
-fn end(args: &str, ending: Ending) -> Read {
-    let given = ParsedArgs::read(args, &[SESSION, DISCARD])?;
+fn end(args: &str, ending: Ending) -> ParseResult {
+    let given = ParsedArgs::parse(args, &[SESSION, DISCARD])?;
     let act = SessionAction::Close { ending, discard: given.has("discard") };
-    Ok(ChatCommand::On { target: target(&given, &given.words)?, act })
+    Ok(ChatCommand::On { target: session_arg(&given, &given.words)?, act })
 }
 
-pub(super) fn set_mode(args: &str) -> Read {
-    value(args, "a mode", |mode| Ok(SessionAction::Set(Setting::Mode(mode.to_owned()))))
+pub(super) fn set_mode(args: &str) -> ParseResult {
+    value_command(args, "a mode", |mode| Ok(SessionAction::Set(Setting::Mode(mode.to_owned()))))
 }
 
-pub(super) fn model(args: &str) -> Read {
-    value(args, "a model", |model| Ok(SessionAction::Set(Setting::Model(model.to_owned()))))
+pub(super) fn model(args: &str) -> ParseResult {
+    value_command(args, "a model", |model| Ok(SessionAction::Set(Setting::Model(model.to_owned()))))
 }
 
-pub(super) fn cwd(args: &str) -> Read {
-    value(args, "a directory", |cwd| Ok(SessionAction::Set(Setting::Cwd(cwd.to_owned()))))
+pub(super) fn cwd(args: &str) -> ParseResult {
+    value_command(args, "a directory", |cwd| Ok(SessionAction::Set(Setting::Cwd(cwd.to_owned()))))
 }
 
-pub(super) fn timeout(args: &str) -> Read {
-    value(args, "a number of seconds", |seconds| {
+pub(super) fn timeout(args: &str) -> ParseResult {
+    value_command(args, "a number of seconds", |seconds| {
         let digits = !seconds.is_empty() && seconds.chars().all(|c| c.is_ascii_digit());
         let parsed = seconds.parse().ok().filter(|_| digits);
         let parsed = parsed.ok_or_else(|| format!("{} is no number of seconds.", quote_word(seconds)))?;
@@ -179,8 +183,8 @@ pub(super) fn timeout(args: &str) -> Read {
     })
 }
 
-pub(super) fn set(args: &str) -> Read {
-    let given = given(args)?;
+pub(super) fn set(args: &str) -> ParseResult {
+    let given = parse_args(args)?;
     let [option, value, rest @ ..] = given.words.as_slice() else {
         return Err("It wants an option and a value.".to_owned());
     };
@@ -190,18 +194,21 @@ pub(super) fn set(args: &str) -> Read {
         "model" => Setting::Model(value),
         _ => Setting::Config { id: option.clone(), value },
     };
-    Ok(ChatCommand::On { target: target(&given, rest)?, act: SessionAction::Set(setting) })
+    Ok(ChatCommand::On { target: session_arg(&given, rest)?, act: SessionAction::Set(setting) })
 }
 
-pub(super) fn permissions(args: &str) -> Read {
-    let given = given(args)?;
+pub(super) fn permissions(args: &str) -> ParseResult {
+    let given = parse_args(args)?;
     let Some((mode, rest)) = given.words.split_first() else {
-        return Ok(ChatCommand::On { target: target(&given, &[])?, act: SessionAction::Permissions });
+        return Ok(ChatCommand::On { target: session_arg(&given, &[])?, act: SessionAction::Permissions });
     };
     let mode = permission_mode(mode).ok_or_else(|| {
         format!("{} is none of ask, approve-reads, approve-all, deny-all.", quote_word(mode))
     })?;
-    Ok(ChatCommand::On { target: target(&given, rest)?, act: SessionAction::Set(Setting::Permission(mode)) })
+    Ok(ChatCommand::On {
+        target: session_arg(&given, rest)?,
+        act: SessionAction::Set(Setting::Permission(mode)),
+    })
 }
 
 fn permission_mode(word: &str) -> Option<PermissionMode> {
@@ -214,16 +221,16 @@ fn permission_mode(word: &str) -> Option<PermissionMode> {
     })
 }
 
-pub(super) fn allow(args: &str) -> Read {
+pub(super) fn allow(args: &str) -> ParseResult {
     verdict(args, PermissionChoice::Allow)
 }
 
-pub(super) fn deny(args: &str) -> Read {
+pub(super) fn deny(args: &str) -> ParseResult {
     verdict(args, PermissionChoice::Deny)
 }
 
-fn verdict(args: &str, verdict: PermissionChoice) -> Read {
-    let given = given(args)?;
+fn verdict(args: &str, verdict: PermissionChoice) -> ParseResult {
+    let given = parse_args(args)?;
     let permission = match given.words.as_slice() {
         [] => None,
         [id] => Some(id.clone()),
@@ -232,8 +239,8 @@ fn verdict(args: &str, verdict: PermissionChoice) -> Read {
     answered(&given, permission, verdict)
 }
 
-pub(super) fn answer(args: &str) -> Read {
-    let given = given(args)?;
+pub(super) fn answer(args: &str) -> ParseResult {
+    let given = parse_args(args)?;
     let (permission, option) = match given.words.as_slice() {
         [option] => (None, option.clone()),
         [id, option] => (Some(id.clone()), option.clone()),
@@ -242,32 +249,32 @@ pub(super) fn answer(args: &str) -> Read {
     answered(&given, permission, PermissionChoice::Option(option))
 }
 
-fn answered(given: &ParsedArgs, permission: Option<String>, verdict: PermissionChoice) -> Read {
+fn answered(given: &ParsedArgs, permission: Option<String>, verdict: PermissionChoice) -> ParseResult {
     Ok(ChatCommand::On {
-        target: target(given, &[])?,
+        target: session_arg(given, &[])?,
         act: SessionAction::Answer(AnswerArgs { permission, verdict }),
     })
 }
 
-pub(super) fn idle(args: &str) -> Read {
+pub(super) fn idle(args: &str) -> ParseResult {
     binding_window(args, BindingTimeout::Idle)
 }
 
-pub(super) fn max_age(args: &str) -> Read {
+pub(super) fn max_age(args: &str) -> ParseResult {
     binding_window(args, BindingTimeout::MaxAge)
 }
 
-fn binding_window(args: &str, window: BindingTimeout) -> Read {
-    let given = given(args)?;
+fn binding_window(args: &str, window: BindingTimeout) -> ParseResult {
+    let given = parse_args(args)?;
     let (change, rest) = match given.words.split_first() {
         None => (None, &[][..]),
         Some((time, rest)) => (Some(window::parse(time)?), rest),
     };
-    Ok(ChatCommand::Window { target: target(&given, rest)?, window, change })
+    Ok(ChatCommand::Window { target: session_arg(&given, rest)?, window, change })
 }
 
-pub(super) fn verbosity(args: &str) -> Read {
-    let word = match ParsedArgs::read(args, &[])?.words.as_slice() {
+pub(super) fn verbosity(args: &str) -> ParseResult {
+    let word = match ParsedArgs::parse(args, &[])?.words.as_slice() {
         [] => return Ok(ChatCommand::Verbosity { change: None }),
         [word] => normalize_keyword(word),
         [_, extra, ..] => return Err(format!("It takes one word; {} is too much.", quote_word(extra))),
@@ -279,8 +286,8 @@ pub(super) fn verbosity(args: &str) -> Read {
     Ok(ChatCommand::Verbosity { change: Some(known) })
 }
 
-pub(super) fn spawn(args: &str) -> Read {
-    let given = ParsedArgs::read(args, &SPAWN)?;
+pub(super) fn spawn(args: &str) -> ParseResult {
+    let given = ParsedArgs::parse(args, &SPAWN)?;
     let agent = match given.words.as_slice() {
         [] => None,
         [agent] => Some(AgentName::parse(agent).map_err(|error| format!("{}: {error}.", quote_word(agent)))?),

@@ -304,9 +304,9 @@ fn e02_rows_and_commands_agree_on_who_may() {
             command,
             ChatCommand::Window { change: None, .. } | ChatCommand::Verbosity { change: None }
         );
-        assert!(row.who == command.who() || shows, "{text}");
+        assert!(row.who == command.required_access() || shows, "{text}");
         let free = matches!(command, ChatCommand::Spawn(_)) || !changes(&command);
-        assert!(free || command.who() != gate::AccessRequirement::Anyone, "{text}");
+        assert!(free || command.required_access() != gate::AccessRequirement::Anyone, "{text}");
     }
 }
 

@@ -17,10 +17,10 @@ pub(crate) struct CommandSpec {
     /// Other spellings of the verb.
     pub(crate) aliases: &'static [&'static str],
     /// Arguments, as shown in the usage line.
-    pub(crate) takes: &'static str,
+    pub(crate) args: &'static str,
     /// Description, as shown in the help.
-    pub(crate) says: &'static str,
-    /// Requirement on the requester, for the manual; [`ChatCommand::who`] is authoritative.
+    pub(crate) summary: &'static str,
+    /// Requirement on the requester, for the manual; [`ChatCommand::required_access`] is authoritative.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the manual shows it"))]
     pub(crate) who: AccessRequirement,
     /// Parser of the arguments.
@@ -44,19 +44,19 @@ impl std::fmt::Debug for CommandSpec {
 impl CommandSpec {
     /// Returns the usage line.
     pub(crate) fn usage(&self) -> String {
-        let words = [self.head, self.verb, self.takes];
+        let words = [self.head, self.verb, self.args];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
     }
 }
 
 const fn row(
     (head, verb, aliases): (&'static str, &'static str, &'static [&'static str]),
-    takes: &'static str,
+    args: &'static str,
     who: AccessRequirement,
     read: ArgsParser,
-    says: &'static str,
+    summary: &'static str,
 ) -> CommandSpec {
-    CommandSpec { head, verb, aliases, takes, says, who, read }
+    CommandSpec { head, verb, aliases, args, summary, who, read }
 }
 
 const fn acp(verb: &'static str) -> (&'static str, &'static str, &'static [&'static str]) {
@@ -248,7 +248,7 @@ pub(crate) fn help_text() -> String {
     let mut out = String::from("Commands:");
     for row in &COMMANDS {
         // Writing into a String cannot fail.
-        let _ = write!(out, "\n{}: {}", row.usage(), row.says.replace('`', ""));
+        let _ = write!(out, "\n{}: {}", row.usage(), row.summary.replace('`', ""));
     }
     out.push_str(
         "\nSESSION is a key, its id or the beginning of it, or a label; without one, the session of this conversation \
@@ -271,7 +271,7 @@ pub(crate) fn manual() -> String {
     let mut out = String::from("| command | what it does | who may |\n|---|---|---|\n");
     for row in &COMMANDS {
         let usage = row.usage().replace('|', "\\|");
-        let _ = writeln!(out, "| `{usage}` | {} | {} |", row.says, row.who.as_str());
+        let _ = writeln!(out, "| `{usage}` | {} | {} |", row.summary, row.who.as_str());
     }
     out
 }

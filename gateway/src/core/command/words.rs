@@ -124,7 +124,7 @@ impl ParsedArgs {
     ///
     /// # Errors
     /// A sentence for the person: unknown flag, repeated flag, or missing value.
-    pub(crate) fn read(text: &str, known: &[Flag]) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, known: &[Flag]) -> Result<Self, String> {
         let mut out = Self::default();
         let mut words = Tokenizer::new(text);
         let mut flags_over = false;
@@ -141,7 +141,7 @@ impl ParsedArgs {
     /// Parses the flags before a text and returns the text as typed.
     ///
     /// # Errors
-    /// Same as [`ParsedArgs::read`].
+    /// Same as [`ParsedArgs::parse`].
     pub(crate) fn before_text<'a>(text: &'a str, known: &[Flag]) -> Result<(Self, &'a str), String> {
         let mut out = Self::default();
         let mut words = Tokenizer::new(text);
@@ -202,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn words(text: &str) -> Result<Vec<String>, String> {
-        ParsedArgs::read(text, &[]).map(|given| given.words)
+        ParsedArgs::parse(text, &[]).map(|given| given.words)
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn e01_flags_take_their_value_either_way() {
         const KNOWN: [Flag; 2] = [Flag::Value("cwd"), Flag::Switch("discard")];
-        let read = |text| ParsedArgs::read(text, &KNOWN);
+        let read = |text| ParsedArgs::parse(text, &KNOWN);
         for text in ["--cwd /a x", "--cwd=/a x", "x \u{2014}cwd /a", "x \u{2013}CWD=/a", "--cwd '/a' x"] {
             let given = read(text);
             let found =

@@ -42,11 +42,11 @@ fn disabled_error(code: Code, what: &str, by: &Effective<bool>) -> Failure {
 }
 
 fn disabled_error_with_remedy(code: Code, what: &str, by: &Effective<bool>, how: &str) -> Failure {
-    Failure::new(code, format!("{what} by policy: {}. {how}", by.said())).origin("gateway")
+    Failure::new(code, format!("{what} by policy: {}. {how}", by.describe())).origin("gateway")
 }
 
 impl EffectivePolicy {
-    fn on(&self) -> Result<(), Failure> {
+    fn check_enabled(&self) -> Result<(), Failure> {
         let error = || disabled_error(Code::Disabled, "ACP is disabled", &self.enabled);
         if self.enabled.value { Ok(()) } else { Err(error()) }
     }
@@ -56,7 +56,7 @@ impl EffectivePolicy {
     /// # Errors
     /// `ACP_DISABLED`, `ACP_DISPATCH_DISABLED`.
     pub(crate) fn may_prompt(&self) -> Result<(), Failure> {
-        self.on()?;
+        self.check_enabled()?;
         let error =
             || disabled_error(Code::DispatchDisabled, "ACP dispatch is disabled", &self.dispatch_enabled);
         if self.dispatch_enabled.value { Ok(()) } else { Err(error()) }
@@ -67,7 +67,7 @@ impl EffectivePolicy {
     /// # Errors
     /// `ACP_DISABLED`; `ACP_DISPATCH_DISABLED` if there is a prompt.
     pub(crate) fn may_spawn(&self, prompt: bool) -> Result<(), Failure> {
-        if prompt { self.may_prompt() } else { self.on() }
+        if prompt { self.may_prompt() } else { self.check_enabled() }
     }
 
     /// Checks that the scope's conversation may be bound to a session, and returns the timeouts of the
@@ -77,7 +77,7 @@ impl EffectivePolicy {
     /// `ACP_DISABLED`; with the detail `BINDINGS_DISABLED` or `SPAWN_NOT_ALLOWED_HERE` if only this is
     /// disabled.
     pub(crate) fn may_bind(&self, who: BindOrigin) -> Result<BindingTimeouts, Failure> {
-        self.on()?;
+        self.check_enabled()?;
         let bindings = &self.bindings;
         if !bindings.enabled.value {
             let what = "Binding conversations to sessions is disabled here";
@@ -143,13 +143,13 @@ impl EffectivePolicy {
     }
 
     /// Adds how to install the missing backend of new sessions to an error.
-    pub(crate) fn without_backend(&self, failure: Failure) -> Failure {
+    pub(crate) fn explain_missing_backend(&self, failure: Failure) -> Failure {
         let how = match &self.install_command.value {
             _ if failure.code != Code::BackendMissing => String::new(),
             Some(command) => format!(" Install it: {command}"),
             None => format!(" {} = direct is the backend that is built in.", self.backend.key),
         };
-        let message = format!("{} It is asked for by {}.{how}", failure.message, self.backend.said());
+        let message = format!("{} It is asked for by {}.{how}", failure.message, self.backend.describe());
         Failure { message, ..failure }
     }
 }
@@ -159,7 +159,7 @@ fn limit_error(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
         "{} {what}, as many as may be: {}. Close one that is not needed, or wait until one rests; /acp sessions lists \
          them.",
         max.value,
-        max.said()
+        max.describe()
     );
     Failure::new(Code::LimitReached, text).detail(detail).origin("gateway").retryable()
 }

@@ -68,7 +68,7 @@ impl<T> Effective<T> {
     }
 
     /// Formats the key, the value and the source: `acp.enabled = false (/etc/gateway.toml:3)`.
-    fn said(&self) -> String
+    fn describe(&self) -> String
     where
         T: std::fmt::Display,
     {

@@ -127,7 +127,7 @@ impl Resolver<'_> {
         let own = account.and_then(|(_, sessions_max, _)| sessions_max);
         let mut max = self.pick(vec![(path, own)], last).map(|max| set(max, 1));
         if max.value.is_some_and(|max| max > sessions_max.value) {
-            max.note = Some(format!("{} holds before it is reached", sessions_max.said()));
+            max.note = Some(format!("{} holds before it is reached", sessions_max.describe()));
         }
         max
     }

@@ -63,7 +63,7 @@ pub(crate) struct ButtonGroup {
     pub(crate) actions: Vec<MessageButton>,
 }
 
-fn action(command: String, label: &str, note: &str, style: ButtonStyle) -> Option<MessageButton> {
+fn button(command: String, label: &str, note: &str, style: ButtonStyle) -> Option<MessageButton> {
     let room = LABEL_CHARS_MAX.saturating_sub(note.chars().count());
     let label: String = short_line(label).trim().chars().take(room).collect();
     let is_usable = command.len() <= COMMAND_BYTES_MAX && !label.is_empty();
@@ -93,7 +93,7 @@ pub(super) fn permission_buttons(payload: &Value, buttons_max: usize) -> Option<
                 kind if kind.starts_with("reject") => ButtonStyle::Danger,
                 _ => ButtonStyle::Secondary,
             };
-            action(format!("/acp answer {id} {number}"), name, &kind_note(name, kind), style)
+            button(format!("/acp answer {id} {number}"), name, &kind_note(name, kind), style)
         })
         .take(buttons_max)
         .collect();
@@ -102,13 +102,13 @@ pub(super) fn permission_buttons(payload: &Value, buttons_max: usize) -> Option<
 
 /// Button that stops the turn of a card, and no other turn.
 pub(crate) fn card_buttons(run_id: RunId) -> Vec<MessageButton> {
-    action(format!("/acp cancel --run {run_id}"), "Stop", "", ButtonStyle::Danger).into_iter().collect()
+    button(format!("/acp cancel --run {run_id}"), "Stop", "", ButtonStyle::Danger).into_iter().collect()
 }
 
 /// Buttons of the notice about a queued message. `may_steer` is false if it was already meant as a steer.
 pub(crate) fn queued_buttons(run_id: RunId, may_steer: bool) -> ButtonGroup {
-    let steer = action(format!("/acp steer --run {run_id}"), "Steer now", "", ButtonStyle::Primary);
-    let drop = action(format!("/acp drop {run_id}"), "Drop", "", ButtonStyle::Secondary);
+    let steer = button(format!("/acp steer --run {run_id}"), "Steer now", "", ButtonStyle::Primary);
+    let drop = button(format!("/acp drop {run_id}"), "Drop", "", ButtonStyle::Secondary);
     ButtonGroup {
         about: ButtonSubject::Queued(run_id),
         actions: steer.filter(|_| may_steer).into_iter().chain(drop).collect(),

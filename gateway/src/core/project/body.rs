@@ -53,11 +53,11 @@ impl RunOutput {
 
     /// Adds the next row of the run, in order. Returns the lines that it produced, if any.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) -> Option<String> {
-        if OUTPUT_KINDS.contains(&kind) { self.take(kind, &parse(payload)) } else { None }
+        if OUTPUT_KINDS.contains(&kind) { self.add_parsed(kind, &parse(payload)) } else { None }
     }
 
     /// Same as `add`, for a parsed payload.
-    pub(super) fn take(&mut self, kind: EventKind, update: &Value) -> Option<String> {
+    pub(super) fn add_parsed(&mut self, kind: EventKind, update: &Value) -> Option<String> {
         if !OUTPUT_KINDS.contains(&kind) {
             return None;
         }
@@ -130,7 +130,7 @@ impl RunOutput {
     }
 
     /// Drops the beginning of the output, down to about `bytes` from its end.
-    pub(crate) fn keep_end(&mut self, bytes: usize) {
+    pub(crate) fn trim_start_to(&mut self, bytes: usize) {
         self.out = resume_from_line(&self.out, self.out.len().saturating_sub(bytes), self.style.limit);
     }
 

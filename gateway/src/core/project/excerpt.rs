@@ -86,7 +86,7 @@ impl ToolPreview {
 
     /// Formats as much as `room` holds; if an answer grants targets, at least the part that shows them whole.
     pub(super) fn shown_in(&self, room: Option<MessageLimit>, is_markdown: bool) -> Option<String> {
-        let is_enough = |room: &MessageLimit| room.less(&" ".repeat(WHOLE_ROOM)).is_some();
+        let is_enough = |room: &MessageLimit| room.minus(&" ".repeat(WHOLE_ROOM)).is_some();
         let room = match self.targets.is_empty() {
             true => room,
             false => room.filter(is_enough).or(Some(MessageLimit::new(Unit::Bytes, WHOLE_ROOM))),
@@ -102,7 +102,7 @@ impl ToolPreview {
             (String::new(), "    ", "")
         };
         let more = if is_markdown { format!("\n-# {MORE}") } else { format!("\n({MORE})") };
-        let room = room.less(&format!("{before}{after}{more}"))?.within(UNITS_MAX);
+        let room = room.minus(&format!("{before}{after}{more}"))?.within(UNITS_MAX);
         let mut lines = self.text.trim_end().lines();
         let mut read = Vec::new();
         let mut is_cut = false;
@@ -142,7 +142,7 @@ pub(crate) fn subject(call: &Value) -> Option<String> {
 }
 
 /// A few lines of plain text about a tool call, each indented by four spaces.
-pub(crate) fn excerpt(call: &Value) -> Option<String> {
+pub(crate) fn tool_preview(call: &Value) -> Option<String> {
     ToolPreview::of(call)?.shown(MessageLimit::new(Unit::Bytes, 2 * UNITS_MAX), false)
 }
 

@@ -154,7 +154,7 @@ proptest! {
         let deed = ToolPreview::of(&call);
         let room = Some(MessageLimit::new(Unit::Utf16, max));
         let shown = deed.and_then(|deed| deed.shown_in(room, is_markdown)).unwrap_or_default();
-        let terminal = excerpt(&call).unwrap_or_default();
+        let terminal = tool_preview(&call).unwrap_or_default();
         for target in shown_targets(&call) {
             let (GrantTarget::File(text) | GrantTarget::Command(text)) = target;
             // A shell line may appear quoted there, as one word.

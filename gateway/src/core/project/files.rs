@@ -47,7 +47,7 @@ pub(crate) struct MessageFile {
     /// MIME type.
     pub(crate) content_type: &'static str,
     /// Short description.
-    pub(crate) says: &'static str,
+    pub(crate) description: &'static str,
     /// Content.
     pub(crate) text: String,
 }
@@ -86,7 +86,7 @@ pub(super) fn lay_out(said: &MessageContent, run: Option<&RunDigest>) -> Vec<Mes
         last.files.push(MessageFile {
             name: DIFF,
             content_type: "text/x-diff",
-            says: "What this turn changed",
+            description: "What this turn changed",
             text,
         });
     }
@@ -102,13 +102,13 @@ pub(super) fn lay_out(said: &MessageContent, run: Option<&RunDigest>) -> Vec<Mes
 }
 
 fn is_long(messages: usize, run: &RunDigest, how: &FileSettings) -> bool {
-    how.long_final_parts > 0 && (messages > how.long_final_parts || run.is_over())
+    how.long_final_parts > 0 && (messages > how.long_final_parts || run.exceeds_messages())
 }
 
 /// Puts the beginning of an answer into a message and the answer into a file; `None` if the beginning does
 /// not fit.
 fn answer_with_file(said: &MessageContent, run: &RunDigest, how: &FileSettings) -> Option<MessagePiece> {
-    let whole = run.whole();
+    let whole = run.full_output();
     let text = head_bytes(&whole, how.bytes_max).to_owned();
     let note = if run.is_cut() || text.len() < whole.len() {
         format!(
@@ -119,9 +119,10 @@ fn answer_with_file(said: &MessageContent, run: &RunDigest, how: &FileSettings) 
         format!("(It goes on: {ANSWER} has all of it.)")
     };
     let end = join_paragraphs(note, Some(said.end.clone()).filter(|end| !end.is_empty()));
-    let room = said.limit.less(&format!("\n\n{end}"))?;
+    let room = said.limit.minus(&format!("\n\n{end}"))?;
     let beginning = first_part(&text, room)?;
     let text_of_message = join_paragraphs(beginning.trim_end().to_owned(), Some(end));
-    let file = MessageFile { name: ANSWER, content_type: "text/markdown", says: "The whole answer", text };
+    let file =
+        MessageFile { name: ANSWER, content_type: "text/markdown", description: "The whole answer", text };
     Some(MessagePiece { text: text_of_message, files: vec![file] })
 }

@@ -39,7 +39,7 @@ pub(super) fn permission_prompt(style: &Style, event: &EventRow, payload: &Value
         let _ = write!(rest, "\n{BY_TYPING}, /acp deny or /acp answer NUMBER.");
     }
     let _ = write!(rest, "\n{}", waiting_line(style, event, payload));
-    let room = style.limit.less(&format!("{head}\n{rest}{}", " ".repeat(END_CHARS)));
+    let room = style.limit.minus(&format!("{head}\n{rest}{}", " ".repeat(END_CHARS)));
     let shown = deed.and_then(|deed| deed.shown_in(room, shows.markdown));
     let shown = shown.map(|shown| format!("\n{shown}")).unwrap_or_default();
     format!("{head}{shown}{rest}")

@@ -100,19 +100,19 @@ impl Style {
     }
 
     /// Returns the style for a row whose files the channel refused.
-    pub(crate) fn refused(self) -> Self {
+    pub(crate) fn with_files_refused(self) -> Self {
         Self { files: self.files.map(|files| FileSettings { refused: true, ..files }), ..self }
     }
 
     /// Sets the verbosity chosen by a person.
-    pub(crate) fn told(self, verbosity: Option<Verbosity>) -> Self {
+    pub(crate) fn with_verbosity(self, verbosity: Option<Verbosity>) -> Self {
         Self { verbosity, ..self }
     }
 
     /// Reduces the output to the progress of a turn.
-    pub(crate) fn status_alone(mut self) -> Self {
+    pub(crate) fn status_only(mut self) -> Self {
         self.tags.insert(MESSAGE.to_owned(), false);
-        self.told(Some(Verbosity::Compact))
+        self.with_verbosity(Some(Verbosity::Compact))
     }
 
     /// True if updates of this kind are shown.
@@ -217,10 +217,10 @@ mod tests {
             (Some(Verbosity::Compact), false, false, false, false),
             (Some(Verbosity::None), false, false, false, true),
         ] {
-            let told = style.clone().told(verbosity);
+            let told = style.clone().with_verbosity(verbosity);
             let shows = ["tool_call", "plan", "made_up"].map(|tag| told.shows(tag));
             assert_eq!((shows, told.is_quiet()), ([tools, plan, unknown], quiet), "{verbosity:?}");
-            assert!(told.shows(MESSAGE) && !told.status_alone().shows(MESSAGE));
+            assert!(told.shows(MESSAGE) && !told.status_only().shows(MESSAGE));
         }
     }
 }

@@ -278,7 +278,7 @@ fn notices() {
 /// With the lowest verbosity, notices about a delay are still shown.
 #[test]
 fn what_holds_a_person_up_is_said_to_everybody() {
-    let quiet = style().told(Some(Verbosity::None));
+    let quiet = style().with_verbosity(Some(Verbosity::None));
     let mut journal = Journal::default();
     for status in ["agent_failed", "agent_waits", "unbound", "new_conversation", "agent_ready"] {
         journal.push(None, EventKind::Status, json!({"status": status, "text": status}));

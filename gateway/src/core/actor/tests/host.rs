@@ -260,7 +260,7 @@ fn always_covers_the_kind_of_call_until_the_mode_changes() {
     {
         let mut options = world.rows.session.options.clone();
         assert!(!options.grants.is_empty());
-        options.take(&setting, (PermissionMode::Ask, NonInteractive::Deny));
+        options.apply(&setting, (PermissionMode::Ask, NonInteractive::Deny));
         assert!(options.grants.is_empty(), "{setting:?}");
     }
 }

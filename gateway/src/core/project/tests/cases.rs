@@ -234,7 +234,7 @@ fn an_answer_ends_with_what_is_known_of_its_turn() {
             .tool(run_id(1), "a", "read", "completed")
             .update(run_id(1), json!({"sessionUpdate": "usage_update", "used": 38, "size": 100}));
         let mut digest =
-            RunDigest::new(RunMode::Prompt, true, style.clone()).by("demo".to_owned(), Some(1_000));
+            RunDigest::new(RunMode::Prompt, true, style.clone()).with_turn("demo".to_owned(), Some(1_000));
         journal.rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
         journal.push(Some(run_id(1)), kind, json!({"stop_reason": stop, "message": "No."}));
         let mut end = journal.rows.pop().unwrap();

@@ -108,14 +108,14 @@ fn what_is_refused_as_a_file_comes_in_messages() {
     };
     let plain = told(&turn(&text), &Style { files: None, ..style.clone() });
     let before = told(&turn(&text), &style);
-    let after = told(&turn(&text), &style.clone().refused());
+    let after = told(&turn(&text), &style.clone().with_files_refused());
     assert_eq!(after[..1], before[..], "what was planned stays");
     assert_eq!(messages(&after[1..]), messages(&plain));
     let mut changed = Journal::default();
     edit(&mut changed, "1", None, "two\n");
     changed.say(run_id(1), &"word ".repeat(150)).done(run_id(1), "end_turn");
     let before = told(&changed, &style);
-    let after = told(&changed, &style.refused());
+    let after = told(&changed, &style.with_files_refused());
     assert_eq!((before.len(), &after[..2]), (2, &before[..]));
     assert_eq!(messages(&after[2..]).len(), 1, "only what was refused is said again");
     assert!(after[2].0.text.starts_with(&before[1].0.text) && after[2].0.text.contains("is not attached"));
@@ -138,7 +138,7 @@ proptest! {
         }
         journal.done(run_id(1), "max_tokens");
         let style = with_files(limit, parts);
-        let style = if refused { style.refused() } else { style };
+        let style = if refused { style.with_files_refused() } else { style };
         let parts = told(&journal, &style);
         prop_assert_eq!(&parts, &told(&journal, &style));
         let text = chunks.concat();
