@@ -102,7 +102,7 @@ fn run_id() -> RunId {
 fn running() -> DirectLink {
     let lease_id = LeaseId::parse(ID).expect("a lease id");
     let mut link = DirectLink::open(None).expect("a fresh machine");
-    link.ensure_session(&OpenSessionParams {
+    link.open_session(&OpenSessionParams {
         lease_id,
         cwd: "/w".to_owned(),
         resume: None,

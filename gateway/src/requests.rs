@@ -67,7 +67,7 @@ impl Performer {
         roots: Vec<String>,
         env: Vec<(String, String)>,
     ) {
-        let at = row.ask.at;
+        let at = row.request.at;
         let supervisor = self.supervisor.clone();
         let recalled = Arc::default();
         let serving = Serving { row, again, roots, env, recalled: Arc::clone(&recalled) };
@@ -77,7 +77,7 @@ impl Performer {
     /// Inspects the target of a write.
     pub(crate) fn inspect(&mut self, row: AgentRequestRow, roots: Vec<String>) {
         let supervisor = self.supervisor.clone();
-        self.start(row.ask.at, Arc::default(), async move {
+        self.start(row.request.at, Arc::default(), async move {
             WorkResult::Inspected(inspect(&supervisor, &row, &roots).await)
         });
     }

@@ -62,7 +62,7 @@ where
     let (mut is_uncertain, mut patience) = (serving.again, Patience(away_ms));
     loop {
         // A write that may have started is only inspected.
-        let is_looking = is_uncertain && matches!(serving.row.ask.what, AgentRequestKind::FsWrite { .. });
+        let is_looking = is_uncertain && matches!(serving.row.request.what, AgentRequestKind::FsWrite { .. });
         if serving.recalled.load(Ordering::Relaxed) && !is_looking {
             return Err(error(REFUSED, DecisionReason::Stopped.refusal()));
         }
@@ -97,7 +97,7 @@ where
 {
     let ours = async |terminal_id: &str| find(supervisor, serving.row.lease_id, terminal_id).await;
     let project = Project { lease_id: serving.row.lease_id, roots: &serving.roots };
-    match &serving.row.ask.what {
+    match &serving.row.request.what {
         AgentRequestKind::FsRead { path, line, limit } => {
             files::read(supervisor, project, path, (*line, *limit)).await
         }
@@ -142,7 +142,7 @@ pub(crate) async fn inspect<S: Supervise>(
     row: &AgentRequestRow,
     roots: &[String],
 ) -> Result<Inspection, RpcError> {
-    let AgentRequestKind::FsWrite { path, content } = &row.ask.what else {
+    let AgentRequestKind::FsWrite { path, content } = &row.request.what else {
         return Err(error(INTERNAL_ERROR, "this is no request to write a file"));
     };
     let project = Project { lease_id: row.lease_id, roots };
@@ -161,7 +161,7 @@ async fn spawn_of(
     serving: &Serving,
 ) -> Result<Spawn, TerminalError> {
     let AgentRequestKind::TerminalCreate { command, args, env, cwd, output_bytes_max } =
-        &serving.row.ask.what
+        &serving.row.request.what
     else {
         return Err(TerminalError::Rpc(error(INVALID_PARAMS, "this is no request for a terminal")));
     };

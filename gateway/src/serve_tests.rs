@@ -22,8 +22,13 @@ impl Session {
     fn serving(&self, what: AgentRequestKind, intent: Option<String>, again: bool) -> Serving {
         let ask = AgentRequest { at: 0, run_id: None, method: String::new(), params: String::new(), what };
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-        let row =
-            AgentRequestRow { lease_id: self.agent, session_key, ask, state: RequestState::Started, intent };
+        let row = AgentRequestRow {
+            lease_id: self.agent,
+            session_key,
+            request: ask,
+            state: RequestState::Started,
+            intent,
+        };
         let env = vec![("PATH".to_owned(), "/bin".to_owned())];
         Serving { row, again, roots: vec![CWD.to_owned()], env, recalled: Arc::default() }
     }

@@ -318,7 +318,7 @@ impl crate::runtime::Runtime for Broken {
 }
 
 impl crate::core::link::BackendMachine for BrokenLink {
-    fn ensure_session(
+    fn open_session(
         &mut self,
         _: &crate::core::link::OpenSessionParams,
     ) -> Vec<crate::core::link::BackendStep> {

@@ -317,7 +317,7 @@ impl From<PermissionRow> for PermissionView {
     fn from(row: PermissionRow) -> Self {
         let permission_id = row.permission_id();
         let tool_call = row.tool_call();
-        let (title, kind, options) = match row.ask.what {
+        let (title, kind, options) = match row.request.what {
             AgentRequestKind::Permission { title, tool_kind, options } => (title, tool_kind, options),
             // No other request is kept as a permission; an empty list of options cannot be answered.
             AgentRequestKind::FsRead { .. }
@@ -326,11 +326,11 @@ impl From<PermissionRow> for PermissionView {
             | AgentRequestKind::TerminalOutput { .. }
             | AgentRequestKind::TerminalWait { .. }
             | AgentRequestKind::TerminalKill { .. }
-            | AgentRequestKind::TerminalRelease { .. } => (row.ask.method, None, Vec::new()),
+            | AgentRequestKind::TerminalRelease { .. } => (row.request.method, None, Vec::new()),
         };
         Self {
             permission_id,
-            run_id: row.ask.run_id,
+            run_id: row.request.run_id,
             title,
             subject: subject(&tool_call),
             kind,

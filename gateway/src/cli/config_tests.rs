@@ -254,9 +254,9 @@ fn cards(loaded: &Loaded) -> String {
         if now % 3_000 == 0 {
             rows.next().into_iter().for_each(|row| card.push(now, &row));
         }
-        if let Some(act) = card.act(now) {
+        if let Some(act) = card.next_update(now) {
             changes.push((now, act));
-            card.came(now, CardUpdateResult::Shown { message_id: "m".to_owned() });
+            card.handle_result(now, CardUpdateResult::Shown { message_id: "m".to_owned() });
         }
     }
     format!("{changes:?}")

@@ -101,16 +101,16 @@ impl Commands {
 
 /// The options of a permission request.
 fn options_of(row: &PermissionRow) -> &[PermissionOption] {
-    match &row.ask.what {
+    match &row.request.what {
         AgentRequestKind::Permission { options, .. } => options,
         _ => &[],
     }
 }
 
 fn title_of(row: &PermissionRow) -> &str {
-    match &row.ask.what {
+    match &row.request.what {
         AgentRequestKind::Permission { title, .. } => title,
-        _ => &row.ask.method,
+        _ => &row.request.method,
     }
 }
 

@@ -13,7 +13,7 @@ fn pending(at: u64) -> PermissionRow {
     PermissionRow {
         lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
         session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-        ask: AgentRequest {
+        request: AgentRequest {
             at,
             run_id: None,
             method: "session/request_permission".to_owned(),
@@ -22,7 +22,7 @@ fn pending(at: u64) -> PermissionRow {
         },
         state: PermissionState::Pending,
         option_id: None,
-        settled_by: None,
+        resolved_by: None,
         created_at_ms: 0,
         deadline_at_ms: None,
     }
@@ -67,8 +67,9 @@ fn options_are_picked_by_kind_number_or_id() {
 fn permissions_are_picked_by_id_or_because_there_is_one() {
     let rows = [pending(1), pending(12)];
     let id = |at: u64| format!("01890a5d-ac96-774b-bcce-b302099a8057:{at}");
-    let pick =
-        |rows: &[PermissionRow], wanted: Option<&str>| pick_permission(rows, wanted).map(|row| row.ask.at);
+    let pick = |rows: &[PermissionRow], wanted: Option<&str>| {
+        pick_permission(rows, wanted).map(|row| row.request.at)
+    };
     assert_eq!(pick(&rows[..1], None), Ok(1));
     assert_eq!(pick(&rows, Some(&id(1))), Ok(1));
     assert_eq!(pick(&rows, Some(&id(12))), Ok(12));
@@ -85,10 +86,10 @@ fn permissions_are_picked_by_id_or_because_there_is_one() {
 #[test]
 fn a_whole_id_never_means_another_permission() {
     let id = |at: u64| format!("01890a5d-ac96-774b-bcce-b302099a8057:{at}");
-    let picked = pick_permission(&[pending(12)], Some(&id(1))).map(|row| row.ask.at);
+    let picked = pick_permission(&[pending(12)], Some(&id(1))).map(|row| row.request.at);
     assert!(picked.unwrap_err().starts_with("No pending permission has that id."));
     let lease = "01890a5d-ac96-774b-bcce-b302099a8057:";
-    assert_eq!(pick_permission(&[pending(12)], Some(lease)).map(|row| row.ask.at), Ok(12));
+    assert_eq!(pick_permission(&[pending(12)], Some(lease)).map(|row| row.request.at), Ok(12));
 }
 
 #[test]
@@ -101,7 +102,8 @@ fn lists_say_the_numbers_to_answer_with() {
     assert_eq!(pending_text(&[], true), "The agent waits for nothing.");
     // A bare title is followed by what the call would do.
     let mut bare = pending(1);
-    bare.ask.params = r#"{"toolCall":{"title":"Write","rawInput":{"command":"rm -rf build"}}}"#.to_owned();
+    bare.request.params =
+        r#"{"toolCall":{"title":"Write","rawInput":{"command":"rm -rf build"}}}"#.to_owned();
     let said = pending_text(&[bare], true);
     assert!(
         said.starts_with(&format!("The agent waits for:\n- Write (id {id})\n  rm -rf build\n  1. ")),
@@ -115,7 +117,7 @@ fn lists_say_the_numbers_to_answer_with() {
         kind: "allow_once".to_owned(),
     }];
     let told = pick_option(&options, &PermissionChoice::Option("7".to_owned()), true);
-    hostile.ask.what = AgentRequestKind::Permission {
+    hostile.request.what = AgentRequestKind::Permission {
         title: "`Write`\n- Read".to_owned(),
         tool_kind: None,
         options: options.clone(),

@@ -240,8 +240,8 @@ pub(crate) struct AgentRequestRow {
     pub(crate) lease_id: LeaseId,
     /// Session, for queries.
     pub(crate) session_key: SessionKey,
-    /// The request; `ask.at` is the other half of the key.
-    pub(crate) ask: AgentRequest,
+    /// The request; `request.at` is the other half of the key.
+    pub(crate) request: AgentRequest,
     /// State of the request.
     pub(crate) state: RequestState,
     /// Started effect: the SHA-256 of the new content in hex for a write, the lease id for a terminal.
@@ -330,14 +330,14 @@ pub(crate) struct PermissionRow {
     pub(crate) lease_id: LeaseId,
     /// The session.
     pub(crate) session_key: SessionKey,
-    /// The request; `ask.at` is the other half of the key.
-    pub(crate) ask: AgentRequest,
+    /// The request; `request.at` is the other half of the key.
+    pub(crate) request: AgentRequest,
     /// State of the permission request.
     pub(crate) state: PermissionState,
     /// Id of the chosen option.
     pub(crate) option_id: Option<String>,
     /// Settler of the request.
-    pub(crate) settled_by: Option<ResolvedBy>,
+    pub(crate) resolved_by: Option<ResolvedBy>,
     /// Time of the request, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,
     /// Time at which the configured outcome applies, milliseconds since the Unix epoch; `None` never.
@@ -347,12 +347,12 @@ pub(crate) struct PermissionRow {
 impl PermissionRow {
     /// Returns the id for clients: lease and offset.
     pub(crate) fn permission_id(&self) -> String {
-        format!("{}:{}", self.lease_id, self.ask.at)
+        format!("{}:{}", self.lease_id, self.request.at)
     }
 
     /// Returns the tool call of the request as ACP's JSON; null if absent.
     pub(crate) fn tool_call(&self) -> serde_json::Value {
-        let params: Option<serde_json::Value> = serde_json::from_str(&self.ask.params).ok();
+        let params: Option<serde_json::Value> = serde_json::from_str(&self.request.params).ok();
         params.and_then(|mut params| Some(params.get_mut("toolCall")?.take())).unwrap_or_default()
     }
 

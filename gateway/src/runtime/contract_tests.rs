@@ -93,7 +93,7 @@ impl Rig {
             client_fs: crate::config::ClientFs::Both,
             offer_terminal: true,
         };
-        self.call(|link| link.ensure_session(&input))
+        self.call(|link| link.open_session(&input))
     }
 
     fn submit(&mut self, run_id: RunId, steer: bool) -> Vec<BackendStep> {

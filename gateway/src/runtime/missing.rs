@@ -20,7 +20,7 @@ impl MissingLink {
 }
 
 impl BackendMachine for MissingLink {
-    fn ensure_session(&mut self, _: &OpenSessionParams) -> Vec<BackendStep> {
+    fn open_session(&mut self, _: &OpenSessionParams) -> Vec<BackendStep> {
         Vec::new()
     }
     fn submit(&mut self, _: &SubmitParams) -> Vec<BackendStep> {

@@ -21,10 +21,10 @@ fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
     Ok(PermissionRow {
         lease_id: id(row, "lease_id")?,
         session_key: id(row, "session_key")?,
-        ask: json(row, "ask_json")?,
+        request: json(row, "ask_json")?,
         state: word(row, "state")?,
         option_id: row.get("option_id")?,
-        settled_by: match word_opt(row, "settled_without")? {
+        resolved_by: match word_opt(row, "settled_without")? {
             Some(without) => Some(ResolvedBy::Auto(without)),
             None => row.get::<_, Option<String>>("settled_by")?.map(ResolvedBy::Person),
         },
@@ -38,7 +38,7 @@ fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
 /// # Errors
 /// [`StoreError::Refused`] if it is settled with another result.
 pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError> {
-    let (by, without) = match &row.settled_by {
+    let (by, without) = match &row.resolved_by {
         Some(ResolvedBy::Person(name)) => (Some(name.as_str()), None),
         Some(ResolvedBy::Auto(without)) => (None, Some(without.word())),
         None => (None, None),
@@ -48,9 +48,9 @@ pub(crate) fn put(db: &Connection, row: &PermissionRow) -> Result<(), StoreError
         PUT,
         params![
             row.lease_id.to_string(),
-            Int(row.ask.at),
+            Int(row.request.at),
             row.session_key.as_str(),
-            to_json(&row.ask)?,
+            to_json(&row.request)?,
             row.state.word(),
             row.option_id,
             by,

@@ -75,7 +75,7 @@ impl Actor {
                 }
             }
             BackendStep::Steered { run_id, taken } => self.on_steered(run_id, taken, out),
-            BackendStep::Request(ask) => self.on_agent_request(ask, out),
+            BackendStep::Request(request) => self.on_agent_request(request, out),
             BackendStep::RequestWithdrawn { at } => self.on_request_withdrawn(at, out),
             BackendStep::AskGuarantee(asking) => self.on_ask_guarantee(asking, out),
             BackendStep::ProbeAnswered => self.timers.alive_ms = None,

@@ -21,11 +21,11 @@ use serde_json::json;
 pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MAX - 64 * 1024;
 
 impl Actor {
-    pub(super) fn on_agent_request(&mut self, ask: AgentRequest, out: &mut StepOutput) {
-        if matches!(ask.what, AgentRequestKind::Permission { .. }) {
-            self.on_permission_request(ask, out);
+    pub(super) fn on_agent_request(&mut self, request: AgentRequest, out: &mut StepOutput) {
+        if matches!(request.what, AgentRequestKind::Permission { .. }) {
+            self.on_permission_request(request, out);
         } else {
-            self.on_host_request(ask, out);
+            self.on_host_request(request, out);
         }
     }
 
@@ -69,10 +69,10 @@ impl Actor {
         self.on_backend_steps(steps, out);
     }
 
-    fn on_permission_request(&mut self, ask: AgentRequest, out: &mut StepOutput) {
-        let decision = self.decision(&ask);
-        let Some(row) = self.new_permission(ask, out) else { return };
-        let run_id = row.ask.run_id;
+    fn on_permission_request(&mut self, request: AgentRequest, out: &mut StepOutput) {
+        let decision = self.decision(&request);
+        let Some(row) = self.new_permission(request, out) else { return };
+        let run_id = row.request.run_id;
         // In every mode: a turn that is being cancelled gets no further approval, and no question is asked.
         if self.session.state == SessionState::Cancelling {
             self.resolve_permission(row, None, &ResolvedBy::Auto(AutoResolution::Cancel), out);
@@ -81,7 +81,7 @@ impl Actor {
         match decision {
             PermissionDecision::Ask => {
                 out.writes.push(Write::Permission(Box::new(row.clone())));
-                self.permissions.insert(row.ask.at, row);
+                self.permissions.insert(row.request.at, row);
             }
             PermissionDecision::Allow(option_id) | PermissionDecision::Reject(option_id) => {
                 self.resolve_permission(row, Some(option_id), &ResolvedBy::Auto(AutoResolution::Policy), out)
@@ -97,11 +97,11 @@ impl Actor {
     }
 
     /// Decides a permission request by the session's settings.
-    fn decision(&self, ask: &AgentRequest) -> PermissionDecision {
-        let AgentRequestKind::Permission { tool_kind, options, .. } = &ask.what else {
+    fn decision(&self, request: &AgentRequest) -> PermissionDecision {
+        let AgentRequestKind::Permission { tool_kind, options, .. } = &request.what else {
             return PermissionDecision::Cancel;
         };
-        let run = ask.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
+        let run = request.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
         let interactive = run.is_some_and(|run| run.interactive);
         let settings = &self.session.options;
         let (mode, non_interactive) = (settings.permission, settings.non_interactive);
@@ -113,7 +113,7 @@ impl Actor {
     pub(super) fn redecide_permissions(&mut self, out: &mut StepOutput) {
         let mut is_said = false;
         for at in self.permissions.keys().copied().collect::<Vec<_>>() {
-            let decided = self.permissions.get(&at).map(|row| self.decision(&row.ask));
+            let decided = self.permissions.get(&at).map(|row| self.decision(&row.request));
             let option_id = match decided {
                 Some(PermissionDecision::Allow(option_id) | PermissionDecision::Reject(option_id)) => {
                     Some(option_id)
@@ -126,7 +126,7 @@ impl Actor {
                 // Separates the outcome from its question: adjacent rows mean that nobody was asked.
                 let text = "Another permission mode holds now. It decides about the questions that wait.";
                 let payload = json!({ "status": "decided_again", "text": text });
-                self.run_event(row.ask.run_id, EventKind::Status, payload, out);
+                self.run_event(row.request.run_id, EventKind::Status, payload, out);
             }
             self.resolve_permission(row, option_id, &ResolvedBy::Auto(AutoResolution::Policy), out);
         }
@@ -135,7 +135,7 @@ impl Actor {
     /// Creates a pending permission request and its event.
     pub(super) fn new_permission(
         &mut self,
-        ask: AgentRequest,
+        request: AgentRequest,
         out: &mut StepOutput,
     ) -> Option<PermissionRow> {
         let lease_id = self.lease.as_ref()?.row.lease_id;
@@ -143,19 +143,19 @@ impl Actor {
         let row = PermissionRow {
             lease_id,
             session_key: self.session.session_key.clone(),
-            ask,
+            request,
             state: PermissionState::Pending,
             option_id: None,
-            settled_by: None,
+            resolved_by: None,
             created_at_ms: out.now_ms,
             deadline_at_ms: deadline,
         };
-        let params: serde_json::Value = serde_json::from_str(&row.ask.params).unwrap_or_default();
+        let params: serde_json::Value = serde_json::from_str(&row.request.params).unwrap_or_default();
         let mut payload = json!({ "permission_id": row.permission_id(), "params": params });
         if let Some(at_ms) = deadline {
             payload["deadline_at_ms"] = json!(at_ms);
         }
-        self.run_event(row.ask.run_id, EventKind::Permission, payload, out);
+        self.run_event(row.request.run_id, EventKind::Permission, payload, out);
         Some(row)
     }
 
@@ -198,14 +198,14 @@ impl Actor {
             let text = "This permission is unknown, already settled, or its turn has ended.";
             return Err(Failure::new(Code::Usage, text).detail(NOT_PENDING));
         };
-        if let AgentRequestKind::Permission { options, .. } = &row.ask.what
+        if let AgentRequestKind::Permission { options, .. } = &row.request.what
             && !options.iter().any(|option| option.id == option_id)
         {
             let known: Vec<&str> = options.iter().map(|option| option.id.as_str()).collect();
             let text = format!("There is no option {option_id:?}; the agent offers: {}.", known.join(", "));
             return Err(Failure::new(Code::Usage, text).detail("PERMISSION_OPTION_UNKNOWN"));
         }
-        let at = row.ask.at;
+        let at = row.request.at;
         if let Some(row) = self.permissions.remove(&at) {
             self.resolve_permission(row, Some(option_id.to_owned()), &ResolvedBy::Person(by.to_owned()), out);
         }
@@ -222,15 +222,15 @@ impl Actor {
         by: &ResolvedBy,
         out: &mut StepOutput,
     ) {
-        let at = row.ask.at;
+        let at = row.request.at;
         let (outcome, result) = match &option_id {
             Some(option_id) => ("selected", permission::selected_result(option_id)),
             None => ("cancelled", permission::cancelled_result()),
         };
         row.state = if option_id.is_some() { PermissionState::Answered } else { PermissionState::Expired };
         row.option_id.clone_from(&option_id);
-        row.settled_by = Some(by.clone());
-        let (permission_id, run_id) = (row.permission_id(), row.ask.run_id);
+        row.resolved_by = Some(by.clone());
+        let (permission_id, run_id) = (row.permission_id(), row.request.run_id);
         let mut payload =
             json!({ "permission_id": permission_id, "outcome": outcome, "option_id": option_id });
         match by {
@@ -238,7 +238,7 @@ impl Actor {
             ResolvedBy::Auto(without) => payload["without"] = json!(without.as_str()),
         }
         let mut option_kind = None;
-        if let AgentRequestKind::Permission { options, .. } = &row.ask.what
+        if let AgentRequestKind::Permission { options, .. } = &row.request.what
             && let Some(option) = options.iter().find(|option| Some(&option.id) == option_id.as_ref())
         {
             payload["option_name"] = json!(option.name);
@@ -266,8 +266,12 @@ impl Actor {
         out: &mut StepOutput,
     ) {
         let concerned = |of: Option<RunId>| run_id.is_none() || of == run_id;
-        let permissions: Vec<u64> =
-            self.permissions.values().filter(|row| concerned(row.ask.run_id)).map(|row| row.ask.at).collect();
+        let permissions: Vec<u64> = self
+            .permissions
+            .values()
+            .filter(|row| concerned(row.request.run_id))
+            .map(|row| row.request.at)
+            .collect();
         for at in permissions {
             if let Some(row) = self.permissions.remove(&at) {
                 self.resolve_permission(row, None, &ResolvedBy::Auto(why), out);
@@ -287,12 +291,12 @@ impl Actor {
     pub(super) fn on_request_withdrawn(&mut self, at: u64, out: &mut StepOutput) {
         if let Some(mut row) = self.permissions.remove(&at) {
             row.state = PermissionState::Expired;
-            row.settled_by = Some(ResolvedBy::Auto(AutoResolution::Agent));
+            row.resolved_by = Some(ResolvedBy::Auto(AutoResolution::Agent));
             let payload = json!({
                 "permission_id": row.permission_id(), "outcome": "cancelled",
                 "without": AutoResolution::Agent.as_str(),
             });
-            let run_id = row.ask.run_id;
+            let run_id = row.request.run_id;
             out.writes.push(Write::Permission(Box::new(row)));
             self.run_event(run_id, EventKind::PermissionSettled, payload, out);
         }
@@ -309,12 +313,12 @@ impl Actor {
             .permissions
             .values()
             .filter(|row| row.deadline_at_ms.is_some_and(|at| at <= now_ms))
-            .map(|row| row.ask.at)
+            .map(|row| row.request.at)
             .collect();
         for at in due {
             let Some(row) = self.permissions.remove(&at) else { continue };
-            let run_id = row.ask.run_id;
-            let AgentRequestKind::Permission { options, .. } = &row.ask.what else { continue };
+            let run_id = row.request.run_id;
+            let AgentRequestKind::Permission { options, .. } = &row.request.what else { continue };
             let option = permission::reject_once_option(options);
             if self.session.options.non_interactive == NonInteractive::Fail {
                 self.fail_without_approver(run_id, out);

@@ -21,13 +21,13 @@ use sha2::{Digest, Sha256};
 
 impl Actor {
     /// Handles a request for a file or a terminal.
-    pub(super) fn on_host_request(&mut self, ask: AgentRequest, out: &mut StepOutput) {
+    pub(super) fn on_host_request(&mut self, request: AgentRequest, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
-        let at = ask.at;
+        let at = request.at;
         let row = AgentRequestRow {
             lease_id: lease.row.lease_id,
             session_key: self.session.session_key.clone(),
-            ask,
+            request,
             state: RequestState::Received,
             intent: None,
         };
@@ -41,7 +41,8 @@ impl Actor {
             self.requests.keys().filter(|at| !self.permissions.contains_key(at)).copied().collect();
         for at in open {
             let Some(row) = self.requests.get(&at) else { continue };
-            let is_decided = row.state != RequestState::Received || HostEffect::of(&row.ask.what).is_none();
+            let is_decided =
+                row.state != RequestState::Received || HostEffect::of(&row.request.what).is_none();
             if is_decided {
                 out.effects.push(ActorEffect::Perform { row: Box::new(row.clone()), again: true });
             } else {
@@ -70,12 +71,13 @@ impl Actor {
     /// Decides a received request. A write is inspected first, unless the mode alone decides.
     fn decide_host_request(&mut self, at: u64, found: Option<&Inspection>, out: &mut StepOutput) {
         let Some(row) = self.requests.get(&at) else { return };
-        let Some(effect) = HostEffect::of(&row.ask.what) else {
+        let Some(effect) = HostEffect::of(&row.request.what) else {
             self.start_request(at, out);
             return;
         };
-        let run_id = row.ask.run_id;
-        let is_granted = self.session.options.grants.covers(run_id, &row.ask.what, found, &self.session.cwd);
+        let run_id = row.request.run_id;
+        let is_granted =
+            self.session.options.grants.covers(run_id, &row.request.what, found, &self.session.cwd);
         let run = run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
         let decision = decide_effect(
             effect,
@@ -99,13 +101,13 @@ impl Actor {
                 out.effects.push(ActorEffect::Inspect { row: Box::new(row.clone()) });
             }
             (Some(same), _) if same.is_same && !is_by_mode => {
-                self.session.options.grants.consume(run_id, &row.ask.what, found, &self.session.cwd);
+                self.session.options.grants.consume(run_id, &row.request.what, found, &self.session.cwd);
                 self.host_event(at, "allowed", DecisionReason::Unchanged, out);
                 self.finish_request(at, Ok("{}".to_owned()), out);
             }
             (found, EffectDecision::Perform(reason)) => {
                 if reason == DecisionReason::Granted {
-                    let what = row.ask.what.clone();
+                    let what = row.request.what.clone();
                     self.session.options.grants.consume(run_id, &what, found, &self.session.cwd);
                 }
                 self.bind_to_inspected_file(at, found);
@@ -127,7 +129,7 @@ impl Actor {
     /// Binds a write to the inspected file: the requested path may resolve to another file later.
     fn bind_to_inspected_file(&mut self, at: u64, found: Option<&Inspection>) {
         if let (Some(found), Some(row)) = (found, self.requests.get_mut(&at))
-            && let AgentRequestKind::FsWrite { path, .. } = &mut row.ask.what
+            && let AgentRequestKind::FsWrite { path, .. } = &mut row.request.what
         {
             path.clone_from(&found.path);
         }
@@ -136,7 +138,7 @@ impl Actor {
     /// Asks a person before an effect, with an ordinary permission row under the request's key.
     fn ask_person(&mut self, at: u64, found: Option<&Inspection>, out: &mut StepOutput) {
         let Some(row) = self.requests.get(&at) else { return };
-        let question = match (&row.ask.what, found) {
+        let question = match (&row.request.what, found) {
             (AgentRequestKind::FsWrite { content, .. }, Some(found)) => {
                 HostQuestion::write(at, found, content)
             }
@@ -147,11 +149,11 @@ impl Actor {
             }
             _ => return,
         };
-        let (run_id, method) = (row.ask.run_id, row.ask.method.clone());
-        let ask =
+        let (run_id, method) = (row.request.run_id, row.request.method.clone());
+        let request =
             AgentRequest { at, run_id, method, params: question.params.to_string(), what: question.what };
         out.writes.push(Write::Request(Box::new(row.clone())));
-        let Some(permission) = self.new_permission(ask, out) else { return };
+        let Some(permission) = self.new_permission(request, out) else { return };
         out.writes.push(Write::Permission(Box::new(permission.clone())));
         self.permissions.insert(at, permission);
     }
@@ -165,7 +167,7 @@ impl Actor {
         out: &mut StepOutput,
     ) {
         let Some(row) = self.requests.get(&at) else { return };
-        let effect = HostEffect::of(&row.ask.what);
+        let effect = HostEffect::of(&row.request.what);
         let reason = match by {
             ResolvedBy::Person(_) => DecisionReason::Answer,
             ResolvedBy::Auto(AutoResolution::Policy) => DecisionReason::Mode,
@@ -186,19 +188,19 @@ impl Actor {
 
     /// Adds the grant of an answer to the agent's own question, so that the host does not ask again.
     pub(super) fn add_answer_grant(&mut self, row: &PermissionRow, option_kind: &str) {
-        let params: serde_json::Value = serde_json::from_str(&row.ask.params).unwrap_or_default();
-        self.session.options.grants.add_answer(row.ask.run_id, option_kind, &params["toolCall"]);
+        let params: serde_json::Value = serde_json::from_str(&row.request.params).unwrap_or_default();
+        self.session.options.grants.add_answer(row.request.run_id, option_kind, &params["toolCall"]);
     }
 
     /// Records the start of a request and carries it out.
     fn start_request(&mut self, at: u64, out: &mut StepOutput) {
         let Some(row) = self.requests.get_mut(&at) else { return };
-        row.intent = match &row.ask.what {
+        row.intent = match &row.request.what {
             AgentRequestKind::FsWrite { content, .. } => Some(hex(&Sha256::digest(content.as_bytes()))),
             AgentRequestKind::TerminalCreate { .. } => Some(out.mint_lease().to_string()),
             _ => None,
         };
-        if HostEffect::of(&row.ask.what).is_some() {
+        if HostEffect::of(&row.request.what).is_some() {
             row.state = RequestState::Started;
         }
         out.writes.push(Write::Request(Box::new(row.clone())));
@@ -209,11 +211,13 @@ impl Actor {
     pub(super) fn recall_effects(&self, run_id: Option<RunId>, out: &mut StepOutput) {
         let is_meant = |row: &&AgentRequestRow| {
             let is_effect =
-                matches!(HostEffect::of(&row.ask.what), Some(HostEffect::Write | HostEffect::Run));
-            is_effect && row.state == RequestState::Started && (run_id.is_none() || row.ask.run_id == run_id)
+                matches!(HostEffect::of(&row.request.what), Some(HostEffect::Write | HostEffect::Run));
+            is_effect
+                && row.state == RequestState::Started
+                && (run_id.is_none() || row.request.run_id == run_id)
         };
         out.effects.extend(
-            self.requests.values().filter(is_meant).map(|row| ActorEffect::Recall { at: row.ask.at }),
+            self.requests.values().filter(is_meant).map(|row| ActorEffect::Recall { at: row.request.at }),
         );
     }
 
@@ -235,11 +239,11 @@ impl Actor {
 
     fn journal_effect(&mut self, at: u64, mut payload: serde_json::Value, out: &mut StepOutput) {
         let Some(row) = self.requests.get(&at) else { return };
-        let Some(effect) = HostEffect::of(&row.ask.what) else { return };
+        let Some(effect) = HostEffect::of(&row.request.what) else { return };
         payload["request_id"] = json!(format!("{}:{at}", row.lease_id));
         payload["effect"] = json!(effect.as_str());
-        payload["method"] = json!(row.ask.method);
-        match &row.ask.what {
+        payload["method"] = json!(row.request.method);
+        match &row.request.what {
             AgentRequestKind::FsRead { path, .. } | AgentRequestKind::FsWrite { path, .. } => {
                 payload["path"] = json!(path)
             }
@@ -248,7 +252,7 @@ impl Actor {
             }
             _ => {}
         }
-        let run_id = row.ask.run_id;
+        let run_id = row.request.run_id;
         self.run_event(run_id, EventKind::HostRequest, payload, out);
     }
 }

@@ -74,7 +74,7 @@ impl Actor {
         self.session.lease_id = Some(lease_id);
         self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
         let options = self.session.options.config_over(&self.profile.options);
-        let steps = self.backend.ensure_session(&OpenSessionParams {
+        let steps = self.backend.open_session(&OpenSessionParams {
             lease_id,
             cwd: self.session.cwd.clone(),
             resume: self.session.agent_session_id.clone(),

@@ -149,7 +149,7 @@ pub(crate) fn text_after_resolution(text: &str, fate: SubjectState<'_>, is_markd
 
 /// Describes by whom and how a permission request was settled.
 pub(crate) fn resolution_line(row: &PermissionRow, is_markdown: bool) -> String {
-    let options: &[PermissionOption] = match &row.ask.what {
+    let options: &[PermissionOption] = match &row.request.what {
         AgentRequestKind::Permission { options, .. } => options,
         _ => &[],
     };
@@ -158,7 +158,7 @@ pub(crate) fn resolution_line(row: &PermissionRow, is_markdown: bool) -> String 
         option.map_or(id, |option| option.name.as_str())
     });
     let nobody = ResolvedBy::Person(String::new());
-    resolution_text(name, row.settled_by.as_ref().unwrap_or(&nobody), is_markdown)
+    resolution_text(name, row.resolved_by.as_ref().unwrap_or(&nobody), is_markdown)
 }
 
 #[cfg(test)]

@@ -121,10 +121,10 @@ fn permission(state: PermissionState, option_id: Option<&str>, by: Option<Resolv
     PermissionRow {
         lease_id: LeaseId::mint(),
         session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-        ask: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
         state,
         option_id: option_id.map(str::to_owned),
-        settled_by: by,
+        resolved_by: by,
         created_at_ms: 1,
         deadline_at_ms: None,
     }

@@ -124,10 +124,10 @@ fn what_an_answer_allows_is_shown_beside_long_options() {
 /// The settlement is shown once: in the question if it can be edited, otherwise in a separate message.
 #[test]
 fn what_became_of_a_question_is_said_once() {
-    let settled_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
+    let resolved_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
     let said = "The permission is settled. Answered: “Yes, once” (by “ann”).".to_owned();
-    assert_eq!(resolution_notice(&style(chat()), &settled_by("ann")), None);
-    assert_eq!(resolution_notice(&style(ChannelFeatures::default()), &settled_by("ann")), Some(said));
+    assert_eq!(resolution_notice(&style(chat()), &resolved_by("ann")), None);
+    assert_eq!(resolution_notice(&style(ChannelFeatures::default()), &resolved_by("ann")), Some(said));
     assert_eq!(
         resolution_notice(
             &style(ChannelFeatures::default()),

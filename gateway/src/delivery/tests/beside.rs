@@ -31,10 +31,10 @@ fn asked(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>
     PermissionRow {
         lease_id: LeaseId::parse(LEASE).unwrap(),
         session_key: key(),
-        ask: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
         state,
         option_id: option_id.map(str::to_owned),
-        settled_by: by,
+        resolved_by: by,
         created_at_ms: 1,
         deadline_at_ms: None,
     }

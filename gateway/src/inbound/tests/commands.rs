@@ -30,7 +30,7 @@ fn question(id: u32) -> PermissionRow {
     PermissionRow {
         lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
         session_key: keyed(id),
-        ask: AgentRequest {
+        request: AgentRequest {
             at: 7,
             run_id: None,
             method: "session/request_permission".to_owned(),
@@ -39,7 +39,7 @@ fn question(id: u32) -> PermissionRow {
         },
         state: PermissionState::Pending,
         option_id: None,
-        settled_by: None,
+        resolved_by: None,
         created_at_ms: 0,
         deadline_at_ms: None,
     }
@@ -472,7 +472,7 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
                 .await
                 .unwrap();
             let mut other = question(3);
-            other.ask.at = 9;
+            other.request.at = 9;
             fake.pending.lock().unwrap().push(other);
             let state = state_of(&store, &fake).await;
             let again = super::inlet(&store, &fake);

@@ -66,7 +66,7 @@ impl FakeLink {
 }
 
 impl BackendMachine for FakeLink {
-    fn ensure_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
+    fn open_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
         *self = Self { old: input.resume.clone(), ..Self::default() };
         vec![send(input.resume.as_deref().map_or("new", |_| "resume"), InputKind::Control)]
     }

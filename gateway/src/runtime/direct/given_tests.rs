@@ -106,7 +106,7 @@ fn file_requests_are_offered_one_by_one() {
     ] {
         let input = OpenSessionParams { client_fs, ..ensure() };
         let mut link = DirectLink::open(None).unwrap();
-        let (hello, _) = sent(&link.ensure_session(&input)).remove(0);
+        let (hello, _) = sent(&link.open_session(&input)).remove(0);
         let want = json!({ "readTextFile": offered[0], "writeTextFile": offered[1] });
         assert_eq!(hello["params"]["clientCapabilities"]["fs"], want);
         reply(&mut link, "init", &input, &json!({ "result": {} }));

@@ -162,7 +162,7 @@ fn control(bytes: Vec<u8>) -> BackendStep {
 }
 
 impl BackendMachine for DirectLink {
-    fn ensure_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
+    fn open_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
         self.begin(input)
     }
 

@@ -21,7 +21,7 @@ pub(super) fn reply(
 
 pub(super) fn begun(input: &OpenSessionParams, initialize: Value) -> (DirectLink, Vec<BackendStep>) {
     let mut link = DirectLink::open(None).unwrap();
-    link.ensure_session(input);
+    link.open_session(input);
     let steps = reply(&mut link, "init", input, &json!({ "result": initialize }));
     (link, steps)
 }
@@ -38,7 +38,7 @@ pub(super) fn failure(steps: &[BackendStep]) -> &crate::error::Failure {
 fn the_handshake_of_a_new_conversation() {
     let input = OpenSessionParams { offer_terminal: false, ..ensure() };
     let mut link = DirectLink::open(None).unwrap();
-    let (hello, meaning) = sent(&link.ensure_session(&input)).remove(0);
+    let (hello, meaning) = sent(&link.open_session(&input)).remove(0);
     assert_eq!(meaning, InputKind::Control);
     assert_eq!(hello["id"], format!("init:{}", input.lease_id));
     assert_eq!(hello["method"], "initialize");

@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) phase: Phase,
     /// Lease of the process.
     pub(super) lease_id: Option<LeaseId>,
-    /// Parameters of `ensure_session`; dropped when the session is open.
+    /// Parameters of `open_session`; dropped when the session is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) wanted: Option<WantedSession>,
     /// Mode in which the agent requests permissions.

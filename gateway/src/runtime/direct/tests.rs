@@ -96,7 +96,7 @@ impl Peer for DemoPeer {
 pub(super) fn open_with(initialize: Value, input: &OpenSessionParams) -> DirectLink {
     let mut link = DirectLink::open(None).unwrap();
     let lease = input.lease_id;
-    link.ensure_session(input);
+    link.open_session(input);
     link.stream(0, json!({ "id": format!("init:{lease}"), "result": initialize }).to_string().as_bytes());
     let steps = link.stream(
         1,

@@ -154,7 +154,7 @@ pub(super) fn request(lease: &LeaseRow, at: u64, state: RequestState) -> AgentRe
     AgentRequestRow {
         lease_id: lease.lease_id,
         session_key: lease.session_key.clone(),
-        ask: ask(at, None),
+        request: ask(at, None),
         state,
         intent: Some("abc".into()),
     }
@@ -164,10 +164,10 @@ pub(super) fn permission(lease: &LeaseRow, at: u64, state: PermissionState) -> P
     PermissionRow {
         lease_id: lease.lease_id,
         session_key: lease.session_key.clone(),
-        ask: ask(at, Some(RunId::mint())),
+        request: ask(at, Some(RunId::mint())),
         state,
         option_id: None,
-        settled_by: None,
+        resolved_by: None,
         created_at_ms: 40,
         deadline_at_ms: Some(41),
     }

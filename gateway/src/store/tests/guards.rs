@@ -298,7 +298,7 @@ async fn h4_a_permission_is_settled_once_and_only_while_its_agent_lives() {
     let settle = |mut row: crate::core::rows::PermissionRow, option: &str| {
         row.state = PermissionState::Answered;
         row.option_id = Some(option.into());
-        row.settled_by = Some(crate::core::rows::ResolvedBy::Person("ann".into()));
+        row.resolved_by = Some(crate::core::rows::ResolvedBy::Person("ann".into()));
         Write::Permission(Box::new(row))
     };
     commit(vec![settle(one.clone(), "yes")]).await.unwrap();

@@ -138,7 +138,7 @@ fn two_terminals_asked_for_in_one_breath_are_two() {
     let mut world = approving();
     prompt(&mut world, "Thello").unwrap();
     world.say("Cone\nCtwo\nCthree\n");
-    let create = |row: &&AgentRequestRow| matches!(row.ask.what, AgentRequestKind::TerminalCreate { .. });
+    let create = |row: &&AgentRequestRow| matches!(row.request.what, AgentRequestKind::TerminalCreate { .. });
     let mut intents: Vec<_> =
         world.rows.requests.values().filter(create).filter_map(|row| row.intent.clone()).collect();
     intents.sort();

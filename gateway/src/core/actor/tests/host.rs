@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 impl World {
     /// The driver's inspection of the target of a write.
     pub(super) fn inspect(&self, row: &AgentRequestRow) -> Result<Inspection, RpcError> {
-        let AgentRequestKind::FsWrite { path, content } = &row.ask.what else { panic!("{row:?}") };
+        let AgentRequestKind::FsWrite { path, content } = &row.request.what else { panic!("{row:?}") };
         let path = self.links.get(path).unwrap_or(path).clone();
         if !path.starts_with("/w/") {
             return Err(RpcError { code: -32602, message: format!("{path}: outside") });
@@ -118,7 +118,7 @@ fn ask_and_approve_reads_read_at_once_and_ask_before_a_write_and_a_command() {
         assert_eq!(world.performed.len(), 1, "the read");
         let rows = pending(&world);
         assert_eq!(rows.len(), 2);
-        let params = |row: &PermissionRow| serde_json::from_str::<Value>(&row.ask.params).unwrap();
+        let params = |row: &PermissionRow| serde_json::from_str::<Value>(&row.request.params).unwrap();
         let (write, run) = (params(rows[0]), params(rows[1]));
         assert_eq!(write["toolCall"]["content"][0]["oldText"], "old\n");
         assert_eq!(write["toolCall"]["content"][0]["newText"], "new");
@@ -136,7 +136,7 @@ fn an_answer_begins_the_effect_or_refuses_it_wherever_the_gateway_dies() {
         for (before, after) in [(false, false), (true, false), (false, true), (true, true)] {
             let (mut world, _) = running(PermissionMode::Ask);
             world.say("W/w/f new\n");
-            let at = pending(&world)[0].ask.at;
+            let at = pending(&world)[0].request.at;
             if before {
                 restart(&mut world);
                 assert_eq!(pending(&world).len(), 1, "asked once");
@@ -220,14 +220,14 @@ fn a_link_does_not_carry_a_permission_to_another_file() {
     world.say("W/w/a new\n");
     assert_eq!((pending(&world).len(), world.performed.len()), (1, 0));
     assert!(
-        pending(&world)[0].ask.params.contains("/w/b"),
+        pending(&world)[0].request.params.contains("/w/b"),
         "the question names the file that would be written"
     );
     world.links.clear();
     answer(&mut world, "allow_once");
     let row = world.rows.requests.values().next().unwrap();
     assert!(
-        format!("{:?}", row.ask.what).contains("/w/b"),
+        format!("{:?}", row.request.what).contains("/w/b"),
         "and that one is written, whatever the link is by now"
     );
 }

@@ -28,7 +28,7 @@ fn send(text: String, meaning: InputKind) -> BackendStep {
 }
 
 impl BackendMachine for LetterLink {
-    fn ensure_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
+    fn open_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
         *self = Self { ensured: Arc::clone(&self.ensured), ..Self::default() };
         self.ensured.lock().unwrap().push(input.clone());
         vec![send(format!("init {}", input.resume.as_deref().unwrap_or("-")), InputKind::Control)]

@@ -221,13 +221,13 @@ impl Rows {
             Write::Outbox(row) => self.outbox.push(*row),
             Write::Written { through_seq, .. } => self.outbox.retain(|row| row.seq > through_seq),
             Write::Request(row) if row.state == RequestState::Answered => {
-                drop(self.requests.remove(&row.ask.at))
+                drop(self.requests.remove(&row.request.at))
             }
-            Write::Request(row) => drop(self.requests.insert(row.ask.at, *row)),
+            Write::Request(row) => drop(self.requests.insert(row.request.at, *row)),
             Write::Permission(row) if row.state == PermissionState::Pending => {
-                self.permissions.insert(row.ask.at, *row);
+                self.permissions.insert(row.request.at, *row);
             }
-            Write::Permission(row) => drop(self.permissions.remove(&row.ask.at)),
+            Write::Permission(row) => drop(self.permissions.remove(&row.request.at)),
             Write::Idempotency { scope, key, .. } => self.keys.push(format!("{scope}/{key}")),
             Write::EndBindings { reason } => self.ended.push(reason),
             Write::ExpireBinding { reason, .. } => self.ended.push(reason),
@@ -445,10 +445,10 @@ impl World {
             ActorEffect::Inspect { .. } if self.inspects_never => {}
             ActorEffect::Inspect { row } => {
                 let found = self.inspect(&row);
-                self.inputs.push_back(ActorInput::Inspected { at: row.ask.at, found });
+                self.inputs.push_back(ActorInput::Inspected { at: row.request.at, found });
             }
             ActorEffect::Recall { at } => self.recalled.push(at),
-            ActorEffect::Perform { row, again } => self.performed.push((row.ask.at, again)),
+            ActorEffect::Perform { row, again } => self.performed.push((row.request.at, again)),
             ActorEffect::Reply { ticket, result } => {
                 self.unconfirmed.retain(|(of, _, _)| *of != ticket);
                 self.replies.push((ticket, result));
