@@ -9,7 +9,7 @@
 use crate::api::{AnswerBody, CancelBody, CloseBody, OptionBody, PromptBody, SpawnBody};
 use crate::core::event::{EventKind, EventRow, NewEvent};
 use crate::core::lines::{LINE_BYTES_MAX, LineSplitter};
-use crate::core::link::{AgentRequestKind, BackendMachine, BackendStep, OpenSessionParams, SubmitParams};
+use crate::core::link::{AgentRequestKind, BackendMachine, BackendStep, StartSessionParams, SubmitParams};
 use crate::core::project::{ChannelFeatures, RenderData, RunDigest, Style, render_row};
 use crate::core::rows::RunMode;
 use crate::core::split::{MessageLimit, Unit};
@@ -102,7 +102,7 @@ fn run_id() -> RunId {
 fn running() -> DirectLink {
     let lease_id = LeaseId::parse(ID).expect("a lease id");
     let mut link = DirectLink::open(None).expect("a fresh machine");
-    link.open_session(&OpenSessionParams {
+    link.start_session(&StartSessionParams {
         lease_id,
         cwd: "/w".to_owned(),
         resume: None,

@@ -318,9 +318,9 @@ impl crate::runtime::Runtime for Broken {
 }
 
 impl crate::core::link::BackendMachine for BrokenLink {
-    fn open_session(
+    fn start_session(
         &mut self,
-        _: &crate::core::link::OpenSessionParams,
+        _: &crate::core::link::StartSessionParams,
     ) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) trait BackendMachine: Send {
     /// Opens a session in a new process of the agent (initialise, then new, resume or load). Ends with
     /// [`BackendStep::Ready`] or [`BackendStep::Failed`]. Clears all state of an earlier process.
-    fn open_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep>;
+    fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep>;
     /// Submits a turn, or steers the running one. Requires an open session, and for a turn no running one.
     fn submit(&mut self, input: &SubmitParams) -> Vec<BackendStep>;
     /// Handles one line of the agent, without newline. `at` is the offset of the first byte in the lease's
@@ -48,9 +48,9 @@ pub(crate) trait BackendMachine: Send {
     fn save(&self) -> String;
 }
 
-/// Parameters of [`BackendMachine::open_session`].
+/// Parameters of [`BackendMachine::start_session`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OpenSessionParams {
+pub(crate) struct StartSessionParams {
     /// Lease of the new process.
     pub(crate) lease_id: LeaseId,
     /// Absolute working directory.

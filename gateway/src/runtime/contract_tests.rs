@@ -7,7 +7,7 @@ mod fake;
 use super::{Runtime, direct};
 use crate::core::event::EventKind;
 use crate::core::link::{
-    BackendMachine, BackendStep, CloseMode, InputKind, OpenSessionParams, RequestReply, SubmitParams,
+    BackendMachine, BackendStep, CloseMode, InputKind, RequestReply, StartSessionParams, SubmitParams,
 };
 use crate::core::permission;
 use acp_shared::codes::Code;
@@ -80,7 +80,7 @@ impl Rig {
 
     fn open(&mut self, lease_id: LeaseId, resume: Option<&str>) -> Vec<BackendStep> {
         self.at = 0;
-        let input = OpenSessionParams {
+        let input = StartSessionParams {
             lease_id,
             cwd: "/work space".to_owned(),
             resume: resume.map(str::to_owned),
@@ -93,7 +93,7 @@ impl Rig {
             client_fs: crate::config::ClientFs::Both,
             offer_terminal: true,
         };
-        self.call(|link| link.open_session(&input))
+        self.call(|link| link.start_session(&input))
     }
 
     fn submit(&mut self, run_id: RunId, steer: bool) -> Vec<BackendStep> {

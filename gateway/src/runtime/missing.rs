@@ -2,7 +2,7 @@
 //! session can still be cancelled, closed and inspected. Output of its agent cannot be read.
 
 use crate::core::link::{
-    BackendMachine, BackendStep, CloseMode, OpenSessionParams, OptionChange, RequestReply, SubmitParams,
+    BackendMachine, BackendStep, CloseMode, OptionChange, RequestReply, StartSessionParams, SubmitParams,
 };
 use acp_shared::ids::RunId;
 
@@ -20,7 +20,7 @@ impl MissingLink {
 }
 
 impl BackendMachine for MissingLink {
-    fn open_session(&mut self, _: &OpenSessionParams) -> Vec<BackendStep> {
+    fn start_session(&mut self, _: &StartSessionParams) -> Vec<BackendStep> {
         Vec::new()
     }
     fn submit(&mut self, _: &SubmitParams) -> Vec<BackendStep> {

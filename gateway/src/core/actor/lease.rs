@@ -5,7 +5,7 @@ use super::{Actor, ActorEffect, Lease, LeaseEnd, StepOutput};
 use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::lines::{LineError, LineSplitter};
-use crate::core::link::{InputKind, OpenSessionParams};
+use crate::core::link::{InputKind, StartSessionParams};
 use crate::core::mcp;
 use crate::core::rows::{LeaseRow, LeaseStatus, OutboxRow};
 use crate::core::session::SessionState;
@@ -74,7 +74,7 @@ impl Actor {
         self.session.lease_id = Some(lease_id);
         self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
         let options = self.session.options.config_over(&self.profile.options);
-        let steps = self.backend.open_session(&OpenSessionParams {
+        let steps = self.backend.start_session(&StartSessionParams {
             lease_id,
             cwd: self.session.cwd.clone(),
             resume: self.session.agent_session_id.clone(),

@@ -4,8 +4,8 @@
 use super::Peer;
 use crate::core::event::{EventKind, NewEvent};
 use crate::core::link::{
-    AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, OpenSessionParams,
-    OptionChange, PermissionOption, RequestReply, SubmitParams,
+    AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, OptionChange,
+    PermissionOption, RequestReply, StartSessionParams, SubmitParams,
 };
 use crate::error::Failure;
 use crate::runtime::{Health, LinkStateError, Runtime};
@@ -66,7 +66,7 @@ impl FakeLink {
 }
 
 impl BackendMachine for FakeLink {
-    fn open_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
+    fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
         *self = Self { old: input.resume.clone(), ..Self::default() };
         vec![send(input.resume.as_deref().map_or("new", |_| "resume"), InputKind::Control)]
     }

@@ -44,7 +44,7 @@ fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
         (bare, "ask", true, false, vec![], vec![mode("ask")], AskGuarantee::Ensured),
     ] {
         let (mode, asking_mode) = (Some(wanted.to_owned()), Some("ask".to_owned()));
-        let input = OpenSessionParams { mode, asking_mode, asks, ..ensure() };
+        let input = StartSessionParams { mode, asking_mode, asks, ..ensure() };
         let (mut link, _) = begun(&input, json!({}));
         let mut steps = reply(&mut link, "new", &input, &json!({ "result": result }));
         let (mut methods, mut refused, mut asking) = (Vec::new(), Vec::new(), None);

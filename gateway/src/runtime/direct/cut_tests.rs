@@ -100,7 +100,7 @@ fn step(
     what: &Happens,
 ) -> Vec<BackendStep> {
     match what {
-        Happens::Ensure { lease, resume, mode } => link.open_session(&OpenSessionParams {
+        Happens::Ensure { lease, resume, mode } => link.start_session(&StartSessionParams {
             lease_id: world.leases[*lease],
             cwd: "/w".to_owned(),
             resume: resume.then(|| "s1".to_owned()),

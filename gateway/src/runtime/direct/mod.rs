@@ -45,8 +45,8 @@ use crate::core::event::{EventKind, NewEvent};
 use crate::core::intake::AgentLine;
 use crate::core::jsonrpc::{self, RpcMessage};
 use crate::core::link::{
-    BackendMachine, BackendStep, CloseMode, InputKind, LineFault, OpenSessionParams, OptionChange,
-    RequestReply, SubmitParams,
+    BackendMachine, BackendStep, CloseMode, InputKind, LineFault, OptionChange, RequestReply,
+    StartSessionParams, SubmitParams,
 };
 use crate::runtime::{Health, LinkStateError, Runtime};
 use acp_shared::ids::RunId;
@@ -162,7 +162,7 @@ fn control(bytes: Vec<u8>) -> BackendStep {
 }
 
 impl BackendMachine for DirectLink {
-    fn open_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
+    fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
         self.begin(input)
     }
 

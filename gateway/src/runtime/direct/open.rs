@@ -6,7 +6,7 @@ use super::state::{OptionWire, Phase, State, WantedSession};
 use super::{DirectLink, control, lens};
 use crate::core::agent_settings::{AgentSettings, SettingsReport};
 use crate::core::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
-use crate::core::link::{AskGuarantee, BackendStep, OpenSessionParams, OptionChange};
+use crate::core::link::{AskGuarantee, BackendStep, OptionChange, StartSessionParams};
 use crate::core::mcp;
 use crate::core::preset;
 use crate::core::sanitize;
@@ -25,7 +25,7 @@ fn fits(id: &str) -> bool {
 }
 
 impl DirectLink {
-    pub(super) fn begin(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
+    pub(super) fn begin(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
         self.state = State {
             phase: Phase::Initializing,
             lease_id: Some(input.lease_id),

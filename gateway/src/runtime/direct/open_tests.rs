@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub(super) fn reply(
     link: &mut DirectLink,
     what: &str,
-    input: &OpenSessionParams,
+    input: &StartSessionParams,
     body: &Value,
 ) -> Vec<BackendStep> {
     let mut line = body.clone();
@@ -19,9 +19,9 @@ pub(super) fn reply(
     link.stream(0, line.to_string().as_bytes())
 }
 
-pub(super) fn begun(input: &OpenSessionParams, initialize: Value) -> (DirectLink, Vec<BackendStep>) {
+pub(super) fn begun(input: &StartSessionParams, initialize: Value) -> (DirectLink, Vec<BackendStep>) {
     let mut link = DirectLink::open(None).unwrap();
-    link.open_session(input);
+    link.start_session(input);
     let steps = reply(&mut link, "init", input, &json!({ "result": initialize }));
     (link, steps)
 }
@@ -36,9 +36,9 @@ pub(super) fn failure(steps: &[BackendStep]) -> &crate::error::Failure {
 
 #[test]
 fn the_handshake_of_a_new_conversation() {
-    let input = OpenSessionParams { offer_terminal: false, ..ensure() };
+    let input = StartSessionParams { offer_terminal: false, ..ensure() };
     let mut link = DirectLink::open(None).unwrap();
-    let (hello, meaning) = sent(&link.open_session(&input)).remove(0);
+    let (hello, meaning) = sent(&link.start_session(&input)).remove(0);
     assert_eq!(meaning, InputKind::Control);
     assert_eq!(hello["id"], format!("init:{}", input.lease_id));
     assert_eq!(hello["method"], "initialize");
@@ -89,7 +89,7 @@ fn an_old_conversation_is_resumed_rather_than_loaded_and_never_replaced() {
     let resume = json!({ "sessionCapabilities": { "resume": {} } });
     let load = json!({ "loadSession": true });
     let both = json!({ "loadSession": true, "sessionCapabilities": { "resume": {} } });
-    let input = OpenSessionParams { resume: Some("old".to_owned()), ..ensure() };
+    let input = StartSessionParams { resume: Some("old".to_owned()), ..ensure() };
     for (abilities, want) in [(&resume, "session/resume"), (&both, "session/resume"), (&load, "session/load")]
     {
         let (mut link, steps) =
@@ -113,7 +113,7 @@ fn an_old_conversation_is_resumed_rather_than_loaded_and_never_replaced() {
 
 #[test]
 fn unknown_sessions_in_every_agents_words_are_one_refusal() {
-    let input = OpenSessionParams { resume: Some("old".to_owned()), ..ensure() };
+    let input = StartSessionParams { resume: Some("old".to_owned()), ..ensure() };
     for (code, want) in [
         (-32002, Code::ResumeUnavailable),
         (-32602, Code::ResumeUnavailable),
@@ -147,7 +147,7 @@ fn unknown_sessions_in_every_agents_words_are_one_refusal() {
 
 #[test]
 fn a_replay_is_not_news_until_the_first_prompt() {
-    let input = OpenSessionParams { resume: Some("old".to_owned()), ..ensure() };
+    let input = StartSessionParams { resume: Some("old".to_owned()), ..ensure() };
     let (mut link, _) = begun(&input, json!({ "agentCapabilities": { "loadSession": true } }));
     let update = |link: &mut DirectLink, variant: &str| {
         let line = json!({ "method": "session/update", "params": { "sessionId": "old", "update": { "sessionUpdate": variant } } });
@@ -296,7 +296,7 @@ fn the_agent_is_made_to_ask_or_it_is_said_aloud() {
         ("", none, Some("default"), &[], &[], &["mode_unavailable"]),
     ];
     for (name, result, mode, refuse, want_sent, want_said) in table {
-        let input = OpenSessionParams { mode: mode.map(str::to_owned), ..ensure() };
+        let input = StartSessionParams { mode: mode.map(str::to_owned), ..ensure() };
         let (mut link, _) = begun(&input, json!({ "agentInfo": { "name": name } }));
         let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
         let (methods, said) = settle(&mut link, steps, refuse);
@@ -314,7 +314,7 @@ fn the_agent_is_made_to_ask_or_it_is_said_aloud() {
 #[test]
 fn options_are_set_one_by_one_and_a_refusal_is_no_end() {
     let options = vec![("model".to_owned(), "big".to_owned()), ("effort".to_owned(), "high".to_owned())];
-    let input = OpenSessionParams { options, ..ensure() };
+    let input = StartSessionParams { options, ..ensure() };
     let (mut link, _) = begun(&input, json!({}));
     let steps = reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s" } }));
     let (methods, said) = settle(&mut link, steps, &["session/set_config_option"]);
@@ -344,7 +344,7 @@ fn a_change_of_mode_by_the_agent_is_said_once() {
 #[test]
 fn what_is_set_while_the_session_opens_is_set_before_it_counts_as_open() {
     let input =
-        OpenSessionParams { mode: None, options: vec![("model".to_owned(), "a".to_owned())], ..ensure() };
+        StartSessionParams { mode: None, options: vec![("model".to_owned(), "a".to_owned())], ..ensure() };
     let (mut link, _) = begun(&input, json!({ "protocolVersion": 1 }));
     let config = |value: &str| OptionChange::Config { id: "model".to_owned(), value: value.to_owned() };
     assert_eq!(link.set_option(&config("b")), []);

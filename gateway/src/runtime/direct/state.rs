@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) phase: Phase,
     /// Lease of the process.
     pub(super) lease_id: Option<LeaseId>,
-    /// Parameters of `open_session`; dropped when the session is open.
+    /// Parameters of `start_session`; dropped when the session is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) wanted: Option<WantedSession>,
     /// Mode in which the agent requests permissions.
@@ -161,7 +161,7 @@ pub(super) enum Phase {
     Failed,
 }
 
-/// Fields of [`crate::core::link::OpenSessionParams`] that are needed after `initialize`.
+/// Fields of [`crate::core::link::StartSessionParams`] that are needed after `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WantedSession {
     pub(super) cwd: String,

@@ -93,10 +93,10 @@ impl Peer for DemoPeer {
 }
 
 /// An open session with these abilities.
-pub(super) fn open_with(initialize: Value, input: &OpenSessionParams) -> DirectLink {
+pub(super) fn open_with(initialize: Value, input: &StartSessionParams) -> DirectLink {
     let mut link = DirectLink::open(None).unwrap();
     let lease = input.lease_id;
-    link.open_session(input);
+    link.start_session(input);
     link.stream(0, json!({ "id": format!("init:{lease}"), "result": initialize }).to_string().as_bytes());
     let steps = link.stream(
         1,
@@ -106,8 +106,8 @@ pub(super) fn open_with(initialize: Value, input: &OpenSessionParams) -> DirectL
     link
 }
 
-pub(super) fn ensure() -> OpenSessionParams {
-    OpenSessionParams {
+pub(super) fn ensure() -> StartSessionParams {
+    StartSessionParams {
         lease_id: LeaseId::mint(),
         cwd: "/w".to_owned(),
         resume: None,
@@ -341,7 +341,7 @@ fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
         // Not offered: answered at once, nothing is kept of it.
         let mut link = open_with(
             json!({}),
-            &OpenSessionParams {
+            &StartSessionParams {
                 client_fs: crate::config::ClientFs::None,
                 offer_terminal: false,
                 ..ensure()

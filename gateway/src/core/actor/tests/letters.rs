@@ -4,8 +4,8 @@ use super::*;
 use crate::core::agent_settings::{AgentSettings, Choices, SettingsReport};
 use crate::core::event::{EventKind, NewEvent};
 use crate::core::link::{
-    AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, OpenSessionParams,
-    OptionChange, PermissionOption, RequestReply, SubmitParams,
+    AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, OptionChange,
+    PermissionOption, RequestReply, StartSessionParams, SubmitParams,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ pub(super) struct LetterLink {
     sets: Vec<OptionChange>,
     /// Parameters with which each process was opened.
     #[serde(skip)]
-    pub(super) ensured: Arc<Mutex<Vec<OpenSessionParams>>>,
+    pub(super) ensured: Arc<Mutex<Vec<StartSessionParams>>>,
 }
 
 fn send(text: String, meaning: InputKind) -> BackendStep {
@@ -28,7 +28,7 @@ fn send(text: String, meaning: InputKind) -> BackendStep {
 }
 
 impl BackendMachine for LetterLink {
-    fn open_session(&mut self, input: &OpenSessionParams) -> Vec<BackendStep> {
+    fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
         *self = Self { ensured: Arc::clone(&self.ensured), ..Self::default() };
         self.ensured.lock().unwrap().push(input.clone());
         vec![send(format!("init {}", input.resume.as_deref().unwrap_or("-")), InputKind::Control)]

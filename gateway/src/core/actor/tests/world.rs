@@ -4,7 +4,7 @@ use super::letters::LetterLink;
 use super::*;
 use crate::core::effect::{ActorSnapshot, Write};
 use crate::core::event::{EventKind, EventRow};
-use crate::core::link::OpenSessionParams;
+use crate::core::link::StartSessionParams;
 use crate::core::moves::Transition;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{
@@ -81,7 +81,7 @@ pub(super) struct World {
     /// Response to the next spawns.
     pub(super) refuse_spawn: Option<(RefusalCode, Option<u64>)>,
     /// Parameters with which each process was opened.
-    pub(super) ensured: Arc<Mutex<Vec<OpenSessionParams>>>,
+    pub(super) ensured: Arc<Mutex<Vec<StartSessionParams>>>,
     /// All transitions of the state machines.
     pub(super) moved: Vec<Transition>,
     /// Exits are not reported.
