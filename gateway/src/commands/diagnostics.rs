@@ -33,7 +33,7 @@ const ABILITIES_MAX: usize = 16;
 impl Commands {
     /// Returns the open sessions that the person may see, last used first.
     async fn visible(&self, asked: Asked<'_>) -> Result<Vec<SessionRow>, Failure> {
-        if asked.by.standing == RequesterRole::Operator {
+        if asked.by.role == RequesterRole::Operator {
             return self.service.sessions(false, u32::try_from(LIST_MAX).unwrap_or(u32::MAX)).await;
         }
         let mut own = Vec::new();

@@ -86,8 +86,10 @@ impl Commands {
         standing: RequesterRole,
         command: ChatCommand,
     ) -> Result<Outcome, Failure> {
-        let asked =
-            Asked { inbound, by: Requester { name: inbound.who(), standing, approves: inbound.approves } };
+        let asked = Asked {
+            inbound,
+            by: Requester { name: inbound.who(), role: standing, approves: inbound.approves },
+        };
         let who = command.required_access();
         let text = match command {
             ChatCommand::Help => verbs::help_text(),
@@ -196,7 +198,7 @@ impl Commands {
         who: AccessRequirement,
         session: &SessionKey,
     ) -> Result<(), Failure> {
-        if asked.by.standing == RequesterRole::Operator || who == AccessRequirement::Anyone {
+        if asked.by.role == RequesterRole::Operator || who == AccessRequirement::Anyone {
             return Ok(());
         }
         let (session, at) = (session.clone(), asked.inbound.conversation.clone());

@@ -130,8 +130,8 @@ pub(crate) enum BackendStep {
     Send {
         /// Bytes of the message.
         bytes: Vec<u8>,
-        /// Meaning of the message, for the outbox row and for H6.
-        meaning: InputKind,
+        /// Kind of the message, for the outbox row and for H6.
+        kind: InputKind,
     },
     /// The session is open.
     Ready {
@@ -230,7 +230,7 @@ pub(crate) enum AskGuarantee {
     Never,
 }
 
-/// Meaning of an outbox row.
+/// Kind of an outbox row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum InputKind {

@@ -215,8 +215,8 @@ pub(crate) struct OutboxRow {
     pub(crate) seq: u64,
     /// Bytes of the message, newline included.
     pub(crate) bytes: Vec<u8>,
-    /// Meaning of the message.
-    pub(crate) meaning: InputKind,
+    /// Kind of the message.
+    pub(crate) kind: InputKind,
     /// True if the supervisor confirmed the write of the last byte to the pipe.
     pub(crate) written: bool,
 }
@@ -254,13 +254,13 @@ pub(crate) struct AgentRequestRow {
 pub(crate) enum PermissionState {
     /// Waits for the answer of a person.
     Pending,
-    /// Settled, by a person or by policy.
+    /// Resolved, by a person or by policy.
     Answered,
     /// No longer required: turn ended, cancelled, lease ended, deadline.
     Expired,
 }
 
-/// Settler of a permission request. A separate variant for persons distinguishes a person named `policy` from
+/// Resolver of a permission request. A separate variant for persons distinguishes a person named `policy` from
 /// the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResolvedBy {
@@ -270,7 +270,7 @@ pub(crate) enum ResolvedBy {
     Auto(AutoResolution),
 }
 
-/// Cause that settles a permission request without a person.
+/// Cause that resolves a permission request without a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AutoResolution {
     /// Permission mode of the session, without a question.
@@ -336,7 +336,7 @@ pub(crate) struct PermissionRow {
     pub(crate) state: PermissionState,
     /// Id of the chosen option.
     pub(crate) option_id: Option<String>,
-    /// Settler of the request.
+    /// Resolver of the request.
     pub(crate) resolved_by: Option<ResolvedBy>,
     /// Time of the request, milliseconds since the Unix epoch.
     pub(crate) created_at_ms: u64,

@@ -334,7 +334,7 @@ impl Inner {
             self.channels.get(at).map_or(RequesterRole::Person, |channel| channel.standing(author_id));
         let name = author_id.to_owned();
         let read = self.store.read("suggest_sessions", move |db| {
-            let by = Requester { name: &name, standing, approves: ApprovalScope::Nothing };
+            let by = Requester { name: &name, role: standing, approves: ApprovalScope::Nothing };
             let mut own = Vec::new();
             for row in rows {
                 if by.owns(&commands::owners(db, &row.session_key)?) {

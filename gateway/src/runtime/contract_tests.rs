@@ -117,7 +117,7 @@ fn sends(steps: &[BackendStep]) -> Vec<InputKind> {
     steps
         .iter()
         .filter_map(|step| match step {
-            BackendStep::Send { meaning, .. } => Some(*meaning),
+            BackendStep::Send { kind, .. } => Some(*kind),
             _ => None,
         })
         .collect()

@@ -50,7 +50,7 @@ impl Actor {
     fn on_backend_step(&mut self, step: BackendStep, out: &mut StepOutput) {
         match step {
             BackendStep::Event(event) => self.append(event, out),
-            BackendStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
+            BackendStep::Send { bytes, kind } => self.send(bytes, kind, out),
             BackendStep::Ready { agent_session_id, resumable, agent_info } => {
                 self.on_ready(agent_session_id, resumable, agent_info, out);
             }
@@ -89,7 +89,7 @@ impl Actor {
     /// its end is awaited.
     fn on_backend_step_when_closed(&mut self, step: BackendStep, out: &mut StepOutput) {
         match step {
-            BackendStep::Send { bytes, meaning } => self.send(bytes, meaning, out),
+            BackendStep::Send { bytes, kind } => self.send(bytes, kind, out),
             BackendStep::CloseAnswered => self.on_backend_closed(out),
             BackendStep::Log(text) => out.effects.push(ActorEffect::Log(text)),
             BackendStep::LineFault(what) => out.effects.push(ActorEffect::LineFault(what)),

@@ -108,7 +108,7 @@ impl Actor {
         permission::decide_permission(mode, non_interactive, interactive, options, tool_kind.as_deref())
     }
 
-    /// Settles pending permission requests that a changed permission mode decides: those of the agent and
+    /// Resolves pending permission requests that a changed permission mode decides: those of the agent and
     /// those of the host, whose options have the same shape.
     pub(super) fn redecide_permissions(&mut self, out: &mut StepOutput) {
         let mut is_said = false;
@@ -213,7 +213,7 @@ impl Actor {
         Ok(CommandReply::Done)
     }
 
-    /// Settles a permission request with an option, or as cancelled, and answers the agent, in one
+    /// Resolves a permission request with an option, or as cancelled, and answers the agent, in one
     /// transaction (H4).
     fn resolve_permission(
         &mut self,
@@ -258,7 +258,7 @@ impl Actor {
         }
     }
 
-    /// Settles the open requests of a turn, or of the whole lease, whose answers are no longer needed.
+    /// Resolves the open requests of a turn, or of the whole lease, whose answers are no longer needed.
     pub(super) fn resolve_all_requests(
         &mut self,
         run_id: Option<RunId>,

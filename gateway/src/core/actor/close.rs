@@ -36,7 +36,7 @@ impl Actor {
         CommandReply::Session(now)
     }
 
-    /// Writes the close transaction: cancels the turn and the queue, settles open requests, ends bindings and
+    /// Writes the close transaction: cancels the turn and the queue, resolves open requests, ends bindings and
     /// requests the end of the process, without waiting. Returns true if the agent was asked to delete its
     /// conversation.
     pub(super) fn close(&mut self, request: &CloseRequest, out: &mut StepOutput) -> bool {

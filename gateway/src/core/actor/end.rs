@@ -45,7 +45,7 @@ impl Actor {
         }
     }
 
-    /// Ends the lease once all output of its process was read, and settles its turn and steers (H1, H6).
+    /// Ends the lease once all output of its process was read, and ends its turn and steers (H1, H6).
     pub(super) fn end_lease_if_drained(&mut self, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
         let Some(end) = lease.ended.clone() else { return };
@@ -57,19 +57,19 @@ impl Actor {
         self.mark_backend_dirty();
         self.on_backend_steps(held, out);
         let is_closed = self.session.state == SessionState::Closed;
-        let fate = |run_id, meaning| (run_id, self.prompt_delivery(meaning, &end));
-        let prompt = self.current_id().map(|run_id| fate(run_id, InputKind::Prompt { run_id }));
+        let delivery = |run_id, kind| (run_id, self.prompt_delivery(kind, &end));
+        let prompt = self.current_id().map(|run_id| delivery(run_id, InputKind::Prompt { run_id }));
         let steers: Vec<(RunId, PromptDelivery)> = self
             .runs
             .iter()
             .filter(|run| run.mode == RunMode::Steer)
-            .map(|run| fate(run.run_id, InputKind::Steer { run_id: run.run_id }))
+            .map(|run| delivery(run.run_id, InputKind::Steer { run_id: run.run_id }))
             .collect();
         self.write_progress(out);
         self.release_lease(out);
         let (status, log) = (end.status, self.log_hint());
         match prompt {
-            Some((run_id, fate)) => self.end_turn_without_agent(run_id, fate, status, out),
+            Some((run_id, delivery)) => self.end_turn_without_agent(run_id, delivery, status, out),
             None if is_closed || was_asked => {}
             None if opening => {
                 let text = format!("The agent ended before it opened a session ({status}). {log}");
@@ -83,8 +83,8 @@ impl Actor {
                 out.event(&mut self.session, None, EventKind::Status, payload.to_string());
             }
         }
-        for (run_id, fate) in steers {
-            self.end_steer_without_agent(run_id, fate, status, out);
+        for (run_id, delivery) in steers {
+            self.end_steer_without_agent(run_id, delivery, status, out);
         }
     }
 
@@ -94,9 +94,9 @@ impl Actor {
         format!("Its standard error: `acp-gateway logs {}`.", self.session.session_key)
     }
 
-    fn prompt_delivery(&self, meaning: InputKind, end: &LeaseEnd) -> PromptDelivery {
+    fn prompt_delivery(&self, kind: InputKind, end: &LeaseEnd) -> PromptDelivery {
         let Some(lease) = &self.lease else { return PromptDelivery::Uncertain };
-        match lease.outbox.iter().find(|row| row.meaning == meaning) {
+        match lease.outbox.iter().find(|row| row.kind == kind) {
             None => PromptDelivery::Arrived,
             Some(row) => match end.stdin_written {
                 Some(written) if written < row.seq => PromptDelivery::NeverArrived,
@@ -109,7 +109,7 @@ impl Actor {
     fn end_turn_without_agent(
         &mut self,
         run_id: RunId,
-        fate: PromptDelivery,
+        delivery: PromptDelivery,
         status: ExitStatus,
         out: &mut StepOutput,
     ) {
@@ -117,7 +117,7 @@ impl Actor {
             self.finish_cancelled(run_id, out);
             return;
         }
-        let failure = match fate {
+        let failure = match delivery {
             PromptDelivery::NeverArrived if self.requeues < REQUEUES_MAX => {
                 self.requeue(run_id, out);
                 return;
@@ -140,11 +140,11 @@ impl Actor {
     fn end_steer_without_agent(
         &mut self,
         run_id: RunId,
-        fate: PromptDelivery,
+        delivery: PromptDelivery,
         status: ExitStatus,
         out: &mut StepOutput,
     ) {
-        let failure = match fate {
+        let failure = match delivery {
             PromptDelivery::NeverArrived => {
                 self.on_steered(run_id, false, out);
                 return;

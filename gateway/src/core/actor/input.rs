@@ -265,7 +265,7 @@ pub(crate) struct ActorLimits {
     pub(crate) prompt_bytes_max: usize,
     /// Maximum length of a line of agent output, in bytes (H2).
     pub(crate) line_bytes_max: usize,
-    /// Time limit for an agent to settle a cancel before its process is ended, in milliseconds.
+    /// Time limit for an agent to confirm a cancel before its process is ended, in milliseconds.
     pub(crate) cancel_ms: u64,
     /// Wait for a cancelled turn before closing sends EOF, in milliseconds.
     pub(crate) close_wait_ms: u64,

@@ -394,11 +394,11 @@ impl Actor {
     }
 
     /// Queues a message for the agent: in the outbox now, to the supervisor after the commit.
-    pub(super) fn send(&mut self, bytes: Vec<u8>, meaning: InputKind, out: &mut StepOutput) {
+    pub(super) fn send(&mut self, bytes: Vec<u8>, kind: InputKind, out: &mut StepOutput) {
         let Some(lease) = &mut self.lease else { return };
         let seq = lease.row.next_stdin_seq;
         lease.row.next_stdin_seq += 1;
-        let row = OutboxRow { lease_id: lease.row.lease_id, seq, bytes, meaning, written: false };
+        let row = OutboxRow { lease_id: lease.row.lease_id, seq, bytes, kind, written: false };
         out.writes.push(Write::Outbox(Box::new(row.clone())));
         lease.outbox.push_back(row);
         lease.backend_dirty = true;

@@ -301,7 +301,7 @@ impl Actor {
         CommandReply::Cancel(cancelled)
     }
 
-    /// Asks the agent once to stop the running turn; its open requests are settled as cancelled.
+    /// Asks the agent once to stop the running turn; its open requests are resolved as cancelled.
     pub(super) fn cancel_current(&mut self, run_id: RunId, out: &mut StepOutput) {
         if self.session.state != SessionState::Running {
             return;

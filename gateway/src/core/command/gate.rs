@@ -45,7 +45,7 @@ pub(crate) struct Requester<'a> {
     /// Name verified by the channel; empty if unknown, in which case the requester owns nothing.
     pub(crate) name: &'a str,
     /// Rights beyond their own sessions and bindings.
-    pub(crate) standing: RequesterRole,
+    pub(crate) role: RequesterRole,
     /// Permission requests that the requester may answer.
     pub(crate) approves: ApprovalScope,
 }
@@ -129,7 +129,7 @@ impl Requester<'_> {
 
     /// True if the requester owns something with these owners, or is the operator.
     pub(crate) fn owns(&self, owners: &[String]) -> bool {
-        self.standing == RequesterRole::Operator || owners.iter().any(|owner| self.has_name(owner))
+        self.role == RequesterRole::Operator || owners.iter().any(|owner| self.has_name(owner))
     }
 
     /// Checks that the requester may start a session.
@@ -137,7 +137,7 @@ impl Requester<'_> {
     /// # Errors
     /// `ACP_NOT_OWNER` with the detail `SANDBOXED`.
     pub(crate) fn may_spawn(&self) -> Result<(), Failure> {
-        if self.standing == RequesterRole::Sandboxed {
+        if self.role == RequesterRole::Sandboxed {
             let text = "What runs in a sandbox cannot start sessions.";
             return Err(Failure::new(Code::NotOwner, text).detail("SANDBOXED").origin("gateway"));
         }
@@ -148,17 +148,17 @@ impl Requester<'_> {
     ///
     /// # Errors
     /// `ACP_NOT_OWNER`; with the detail `BOUND_BY_OTHER` if only the binding belongs to another person.
-    pub(crate) fn may(&self, who: AccessRequirement, belongs: &Ownership) -> Result<(), Failure> {
+    pub(crate) fn may(&self, requirement: AccessRequirement, belongs: &Ownership) -> Result<(), Failure> {
         let of_session = self.owns(&belongs.session);
         let of_others = belongs.bindings.iter().any(|by| !self.has_name(by) && by != SYSTEM);
-        let bound_by_others = of_others && self.standing != RequesterRole::Operator;
-        let refused = match who {
+        let bound_by_others = of_others && self.role != RequesterRole::Operator;
+        let refused = match requirement {
             AccessRequirement::Anyone => false,
             AccessRequirement::Owner => !of_session,
             AccessRequirement::Approver => match self.approves {
                 ApprovalScope::All => false,
                 ApprovalScope::Own => !of_session,
-                ApprovalScope::Nothing if self.standing != RequesterRole::Operator => {
+                ApprovalScope::Nothing if self.role != RequesterRole::Operator => {
                     return Err(not_approver());
                 }
                 ApprovalScope::Nothing => false,
@@ -222,9 +222,10 @@ mod tests {
             ("nobody's", &nobodys, [(Anyone, yes), (Owner, no), (Binder, yes), (Focus, no)]),
         ];
         for (what, belongs, row) in table {
-            for (who, want) in row {
-                let of = |name, standing| {
-                    let may = Requester { name, standing, approves: ApprovalScope::Own }.may(who, belongs);
+            for (requirement, want) in row {
+                let of = |name, role| {
+                    let may =
+                        Requester { name, role, approves: ApprovalScope::Own }.may(requirement, belongs);
                     may.err().map(|failure| {
                         assert_eq!(failure.code, Code::NotOwner);
                         failure.detail_code
@@ -241,22 +242,22 @@ mod tests {
 
     #[test]
     fn e02_who_has_no_name_owns_nothing() {
-        let unnamed = Requester { name: "", standing: RequesterRole::Person, approves: ApprovalScope::Own };
+        let unnamed = Requester { name: "", role: RequesterRole::Person, approves: ApprovalScope::Own };
         assert!(unnamed.may(AccessRequirement::Owner, &belongs(&[""], &[])).is_err());
         assert!(unnamed.may(AccessRequirement::Binder, &belongs(&[], &[""])).is_err());
     }
 
     #[test]
     fn e02_a_sandbox_never_spawns() {
-        for (standing, may) in [
+        for (role, may) in [
             (RequesterRole::Operator, true),
             (RequesterRole::Person, true),
             (RequesterRole::Sandboxed, false),
         ] {
             assert_eq!(
-                Requester { name: "ann", standing, approves: ApprovalScope::Own }.may_spawn().is_ok(),
+                Requester { name: "ann", role, approves: ApprovalScope::Own }.may_spawn().is_ok(),
                 may,
-                "{standing:?}"
+                "{role:?}"
             );
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A button consists of its command only, so it has the same effect after a restart, for every person and on
 //! every click. The subject of the buttons is stored with the message, so that they can be removed once it is
-//! settled.
+//! resolved.
 
 use crate::core::link::{AgentRequestKind, PermissionOption};
 use crate::core::permission::kind_note;
@@ -70,7 +70,7 @@ fn button(command: String, label: &str, note: &str, style: ButtonStyle) -> Optio
     is_usable.then_some(MessageButton { command, label: format!("{label}{note}"), style })
 }
 
-/// Subject of a permission request or of its settlement; `None` without a usable id.
+/// Subject of a permission request or of its resolution; `None` without a usable id.
 pub(super) fn subject_of(payload: &Value) -> Option<ButtonSubject> {
     let id = payload["permission_id"].as_str();
     let id = id.filter(|id| !id.is_empty() && !id.contains(char::is_whitespace))?;
@@ -78,7 +78,7 @@ pub(super) fn subject_of(payload: &Value) -> Option<ButtonSubject> {
 }
 
 /// Buttons for the agent's options, in its order, up to the maximum. An option that does not fit into a
-/// button is answered by typing; a question without buttons is still edited once it is settled.
+/// button is answered by typing; a question without buttons is still edited once it is resolved.
 pub(super) fn permission_buttons(payload: &Value, buttons_max: usize) -> Option<ButtonGroup> {
     let about = subject_of(payload)?;
     let ButtonSubject::Permission(id) = &about else { return None };
@@ -126,9 +126,13 @@ pub(crate) enum SubjectState<'a> {
     Gone,
 }
 
-/// Returns the text of a message after its subject was settled; `None` while the buttons are still valid.
-pub(crate) fn text_after_resolution(text: &str, fate: SubjectState<'_>, is_markdown: bool) -> Option<String> {
-    let end = match fate {
+/// Returns the text of a message after its subject was resolved; `None` while the buttons are still valid.
+pub(crate) fn text_after_resolution(
+    text: &str,
+    state: SubjectState<'_>,
+    is_markdown: bool,
+) -> Option<String> {
+    let end = match state {
         SubjectState::Permission(row) => match row.state {
             PermissionState::Pending => return None,
             PermissionState::Answered | PermissionState::Expired => resolution_line(row, is_markdown),
@@ -147,7 +151,7 @@ pub(crate) fn text_after_resolution(text: &str, fate: SubjectState<'_>, is_markd
     Some(format!("{}\n{end}", strip_waiting_lines(text)))
 }
 
-/// Describes by whom and how a permission request was settled.
+/// Describes by whom and how a permission request was resolved.
 pub(crate) fn resolution_line(row: &PermissionRow, is_markdown: bool) -> String {
     let options: &[PermissionOption] = match &row.request.what {
         AgentRequestKind::Permission { options, .. } => options,

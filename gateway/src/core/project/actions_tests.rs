@@ -55,7 +55,7 @@ fn a_permission_has_the_agents_options_as_buttons() {
     }
 }
 
-/// Such a message still has its permission as subject, so that it is edited once this is settled.
+/// Such a message still has its permission as subject, so that it is edited once this is resolved.
 #[test]
 fn what_fits_into_no_button_is_answered_by_typing() {
     let options = json!({"options": [{"optionId": "a", "name": "Allow"}]});

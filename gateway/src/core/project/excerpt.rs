@@ -43,7 +43,7 @@ pub(super) struct ToolPreview {
     targets: Vec<GrantTarget>,
 }
 
-/// Format of the text of a deed.
+/// Format of the text of a preview.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PreviewFormat {
     /// Command line.
@@ -69,7 +69,7 @@ impl ToolPreview {
             .or_else(|| places(call))
     }
 
-    /// Returns the command line, if the deed is one.
+    /// Returns the command line, if the preview is one.
     pub(super) fn command(&self) -> Option<&str> {
         (self.form == PreviewFormat::Command).then_some(&self.text)
     }
@@ -132,11 +132,11 @@ pub(crate) fn subject(call: &Value) -> Option<String> {
         .take(PLACES_MAX)
         .filter_map(|block| block["path"].as_str())
         .collect();
-    let deed = ToolPreview::of(call)?;
-    let text = match deed.form {
+    let preview = ToolPreview::of(call)?;
+    let text = match preview.form {
         PreviewFormat::Diff => changed.join(", "),
         PreviewFormat::Input => call["rawInput"].to_string(),
-        PreviewFormat::Command | PreviewFormat::Text => deed.text.trim().to_owned(),
+        PreviewFormat::Command | PreviewFormat::Text => preview.text.trim().to_owned(),
     };
     Some(words_of(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
 }
@@ -149,7 +149,7 @@ pub(crate) fn tool_preview(call: &Value) -> Option<String> {
 /// Targets that the answer to a question about a tool call may grant in advance: only what the question
 /// shows.
 pub(crate) fn shown_targets(call: &Value) -> Vec<GrantTarget> {
-    ToolPreview::of(call).map(|deed| deed.targets).unwrap_or_default()
+    ToolPreview::of(call).map(|preview| preview.targets).unwrap_or_default()
 }
 
 /// Prepares a title, name or kind for use in a line of the gateway: limited to `chars_max` characters,

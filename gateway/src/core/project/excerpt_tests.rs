@@ -81,8 +81,8 @@ fn what_an_agent_writes_stays_in_its_frame() {
 #[test]
 fn a_long_one_is_cut_and_says_so() {
     let of = |command: &str, room, is_markdown| {
-        let deed = ToolPreview::of(&json!({"rawInput": {"command": command}})).unwrap();
-        deed.shown(room, is_markdown)
+        let preview = ToolPreview::of(&json!({"rawInput": {"command": command}})).unwrap();
+        preview.shown(room, is_markdown)
     };
     let lines = "line\n".repeat(40);
     let more = "`acp-gateway sessions history` shows all of it.";
@@ -151,9 +151,9 @@ proptest! {
     /// its room.
     #[test]
     fn what_an_answer_allows_is_shown(call in any_call(), max in 32usize..2_000, is_markdown in any::<bool>()) {
-        let deed = ToolPreview::of(&call);
+        let preview = ToolPreview::of(&call);
         let room = Some(MessageLimit::new(Unit::Utf16, max));
-        let shown = deed.and_then(|deed| deed.shown_in(room, is_markdown)).unwrap_or_default();
+        let shown = preview.and_then(|preview| preview.shown_in(room, is_markdown)).unwrap_or_default();
         let terminal = tool_preview(&call).unwrap_or_default();
         for target in shown_targets(&call) {
             let (GrantTarget::File(text) | GrantTarget::Command(text)) = target;
@@ -184,7 +184,7 @@ proptest! {
             _ => json!({"rawInput": {"x": text}}),
         };
         let limit = MessageLimit::new(unit, max);
-        let Some(shown) = ToolPreview::of(&call).and_then(|deed| deed.shown(limit, is_markdown)) else { return Ok(()) };
+        let Some(shown) = ToolPreview::of(&call).and_then(|preview| preview.shown(limit, is_markdown)) else { return Ok(()) };
         prop_assert!(limit.fits(&shown), "{:?}", shown);
         prop_assert!(shown.lines().count() <= LINES_MAX + 3);
         let is_seen = |c: char| c == '\n' || c == APART || !is_hidden(c);

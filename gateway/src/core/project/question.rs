@@ -1,4 +1,4 @@
-//! Text of a permission request in a conversation, and of its settlement.
+//! Text of a permission request in a conversation, and of its resolution.
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::permission::{kind_note, short_id};
@@ -19,15 +19,15 @@ const BY_TYPING: &str = "Answer with /acp allow";
 const WAITS: &str = "Waits for an answer";
 /// Markdown prefix of a line in small print.
 pub(super) const SMALL: &str = "-# ";
-/// Room reserved for the settlement of a question, in characters.
+/// Room reserved for the resolution of a question, in characters.
 const END_CHARS: usize = 100;
 
 /// Text of a question, in the style of its row.
 pub(super) fn permission_prompt(style: &Style, event: &EventRow, payload: &Value) -> String {
     let shows = &style.shows;
     let (call, options) = (&payload["params"]["toolCall"], options_of(payload));
-    let deed = ToolPreview::of(call);
-    let head = head(call, deed.as_ref(), shows.markdown);
+    let preview = ToolPreview::of(call);
+    let head = head(call, preview.as_ref(), shows.markdown);
     let mut rest = String::new();
     let buttons = actions::permission_buttons(payload, shows.buttons).map_or(0, |asks| asks.actions.len());
     if buttons < options.len() {
@@ -40,18 +40,18 @@ pub(super) fn permission_prompt(style: &Style, event: &EventRow, payload: &Value
     }
     let _ = write!(rest, "\n{}", waiting_line(style, event, payload));
     let room = style.limit.minus(&format!("{head}\n{rest}{}", " ".repeat(END_CHARS)));
-    let shown = deed.and_then(|deed| deed.shown_in(room, shows.markdown));
+    let shown = preview.and_then(|preview| preview.shown_in(room, shows.markdown));
     let shown = shown.map(|shown| format!("\n{shown}")).unwrap_or_default();
     format!("{head}{shown}{rest}")
 }
 
 /// First line: the action that the agent wants to perform.
-fn head(call: &Value, deed: Option<&ToolPreview>, is_markdown: bool) -> String {
+fn head(call: &Value, preview: Option<&ToolPreview>, is_markdown: bool) -> String {
     let given = |key: &str| call[key].as_str().filter(|text| !text.trim().is_empty());
     let title = ["title", "kind", "toolCallId"].into_iter().find_map(given).unwrap_or("something");
     // Text shown below is not repeated.
     let bare = title.trim().trim_matches('`').trim();
-    if deed.and_then(ToolPreview::command).is_some_and(|command| command.trim() == bare) {
+    if preview.and_then(ToolPreview::command).is_some_and(|command| command.trim() == bare) {
         return "The agent asks for a permission to run this:".to_owned();
     }
     let kind = given("kind").filter(|kind| *kind != "other" && *kind != title);
@@ -97,7 +97,7 @@ pub(super) fn strip_waiting_lines(text: &str) -> &str {
     text
 }
 
-/// True if the next row settles the question by policy, without asking anybody.
+/// True if the next row resolves the question by policy, without asking anybody.
 pub(super) fn is_resolved_by_policy(asked: &Value, next: &EventRow) -> bool {
     let settled = parse(&next.payload);
     next.kind == EventKind::PermissionSettled
@@ -105,7 +105,7 @@ pub(super) fn is_resolved_by_policy(asked: &Value, next: &EventRow) -> bool {
         && resolved_by(&settled) == ResolvedBy::Auto(AutoResolution::Policy)
 }
 
-/// Notice about the settlement of a question; `None` if the question's own message is edited to show it.
+/// Notice about the resolution of a question; `None` if the question's own message is edited to show it.
 pub(super) fn resolution_notice(style: &Style, payload: &Value) -> Option<String> {
     let by = resolved_by(payload);
     if by == ResolvedBy::Auto(AutoResolution::Policy)
@@ -117,7 +117,7 @@ pub(super) fn resolution_notice(style: &Style, payload: &Value) -> Option<String
     Some(format!("The permission is settled. {}", resolution_text(option, &by, style.shows.markdown)))
 }
 
-/// Returns the person or rule that settled a permission, from its journal row.
+/// Returns the person or rule that resolved a permission, from its journal row.
 fn resolved_by(payload: &Value) -> ResolvedBy {
     let word = payload["without"].as_str();
     let without = word.and_then(|word| AutoResolution::ALL.into_iter().find(|known| known.as_str() == word));
@@ -125,7 +125,7 @@ fn resolved_by(payload: &Value) -> ResolvedBy {
     without.map_or_else(named, ResolvedBy::Auto)
 }
 
-/// Describes the settlement of a permission: the chosen option, if any, and the person or rule. Names are
+/// Describes the resolution of a permission: the chosen option, if any, and the person or rule. Names are
 /// quoted; rules never are.
 pub(crate) fn resolution_text(option: Option<&str>, by: &ResolvedBy, is_markdown: bool) -> String {
     let option = option.map(|name| quoted(name, is_markdown));

@@ -121,7 +121,7 @@ fn what_an_answer_allows_is_shown_beside_long_options() {
     assert!(told(ChannelFeatures::default(), &payload).contains(&line));
 }
 
-/// The settlement is shown once: in the question if it can be edited, otherwise in a separate message.
+/// The resolution is shown once: in the question if it can be edited, otherwise in a separate message.
 #[test]
 fn what_became_of_a_question_is_said_once() {
     let resolved_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
@@ -203,7 +203,7 @@ fn what_waits_goes_with_the_waiting() {
 }
 
 proptest! {
-    /// For all questions with buttons: one message, at most one code block, and room for the settlement.
+    /// For all questions with buttons: one message, at most one code block, and room for the resolution.
     #[test]
     fn a_question_is_one_message_with_one_frame(
         title in "[a-z`*@<\\n\u{202e}]{0,400}",

@@ -41,8 +41,8 @@ struct FakeLink {
     asks: BTreeMap<u64, String>,
 }
 
-fn send(line: &str, meaning: InputKind) -> BackendStep {
-    BackendStep::Send { bytes: format!("{line}\n").into_bytes(), meaning }
+fn send(line: &str, kind: InputKind) -> BackendStep {
+    BackendStep::Send { bytes: format!("{line}\n").into_bytes(), kind }
 }
 
 impl FakeLink {

@@ -177,7 +177,7 @@ proptest! {
             prop_assert!(straight.save().len() < 16 * 1024);
             for step in &steps {
                 match step {
-                    BackendStep::Send { meaning: InputKind::Prompt { run_id }, .. } => begun.push(*run_id),
+                    BackendStep::Send { kind: InputKind::Prompt { run_id }, .. } => begun.push(*run_id),
                     BackendStep::TurnDone { run_id, .. } => ended.push(*run_id),
                     _ => {}
                 }

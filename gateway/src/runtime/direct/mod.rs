@@ -158,7 +158,7 @@ impl DirectLink {
 }
 
 fn control(bytes: Vec<u8>) -> BackendStep {
-    BackendStep::Send { bytes, meaning: InputKind::Control }
+    BackendStep::Send { bytes, kind: InputKind::Control }
 }
 
 impl BackendMachine for DirectLink {

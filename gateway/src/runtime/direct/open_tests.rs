@@ -38,8 +38,8 @@ pub(super) fn failure(steps: &[BackendStep]) -> &crate::error::Failure {
 fn the_handshake_of_a_new_conversation() {
     let input = StartSessionParams { offer_terminal: false, ..ensure() };
     let mut link = DirectLink::open(None).unwrap();
-    let (hello, meaning) = sent(&link.start_session(&input)).remove(0);
-    assert_eq!(meaning, InputKind::Control);
+    let (hello, kind) = sent(&link.start_session(&input)).remove(0);
+    assert_eq!(kind, InputKind::Control);
     assert_eq!(hello["id"], format!("init:{}", input.lease_id));
     assert_eq!(hello["method"], "initialize");
     let params = &hello["params"];

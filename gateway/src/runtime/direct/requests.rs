@@ -102,7 +102,7 @@ impl DirectLink {
             turn.rejected = true;
         }
         let bytes = jsonrpc::reply(&ask.id, &answer.outcome);
-        vec![BackendStep::Send { bytes, meaning: InputKind::Answer { at: answer.at } }]
+        vec![BackendStep::Send { bytes, kind: InputKind::Answer { at: answer.at } }]
     }
 
     /// Handles `$/cancel_request`: the agent cancels its own request.
@@ -133,12 +133,12 @@ impl DirectLink {
             let Some(ask) = self.state.asks.remove(&at) else { continue };
             steps.push(BackendStep::RequestWithdrawn { at });
             let bytes = jsonrpc::reply(&ask.id, &Ok(permission::cancelled_result()));
-            steps.push(BackendStep::Send { bytes, meaning: InputKind::Answer { at } });
+            steps.push(BackendStep::Send { bytes, kind: InputKind::Answer { at } });
         }
         steps
     }
 }
 
 fn refuse(at: u64, id: &str, code: i64, message: &str) -> BackendStep {
-    BackendStep::Send { bytes: jsonrpc::reply_error(id, code, message), meaning: InputKind::Answer { at } }
+    BackendStep::Send { bytes: jsonrpc::reply_error(id, code, message), kind: InputKind::Answer { at } }
 }

@@ -14,7 +14,7 @@ pub(super) fn sent(steps: &[BackendStep]) -> Vec<(Value, InputKind)> {
     steps
         .iter()
         .filter_map(|step| match step {
-            BackendStep::Send { bytes, meaning } => Some((serde_json::from_slice(bytes).unwrap(), *meaning)),
+            BackendStep::Send { bytes, kind } => Some((serde_json::from_slice(bytes).unwrap(), *kind)),
             _ => None,
         })
         .collect()
@@ -216,9 +216,9 @@ fn request_ids_are_given_back_as_they_were() {
         });
         let want =
             format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{}}}\n", permission::selected_result("y"));
-        let [BackendStep::Send { bytes, meaning }] = &steps[..] else { panic!("{steps:?}") };
+        let [BackendStep::Send { bytes, kind }] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(
-            (std::str::from_utf8(bytes).unwrap(), *meaning),
+            (std::str::from_utf8(bytes).unwrap(), *kind),
             (want.as_str(), InputKind::Answer { at: 77 })
         );
     }

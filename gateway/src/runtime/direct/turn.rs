@@ -26,7 +26,7 @@ impl DirectLink {
         let mut steps: Vec<BackendStep> = self.flush_half().into_iter().collect();
         self.state.prompted = true;
         self.state.turn = Some(Turn { run_id, cancelled: false, rejected: false });
-        steps.push(BackendStep::Send { bytes, meaning: InputKind::Prompt { run_id } });
+        steps.push(BackendStep::Send { bytes, kind: InputKind::Prompt { run_id } });
         steps
     }
 
@@ -49,7 +49,7 @@ impl DirectLink {
         });
         let bytes = jsonrpc::request(&format!("steer:{run_id}"), "_session/steering", &params.to_string());
         self.state.steers.push(run_id);
-        vec![BackendStep::Send { bytes, meaning: InputKind::Steer { run_id } }]
+        vec![BackendStep::Send { bytes, kind: InputKind::Steer { run_id } }]
     }
 
     pub(super) fn cancel_turn(&mut self, run_id: RunId) -> Vec<BackendStep> {
@@ -63,7 +63,7 @@ impl DirectLink {
         }
         let params = json!({ "sessionId": self.state.session_id });
         let bytes = jsonrpc::notification("session/cancel", &params.to_string());
-        vec![BackendStep::Send { bytes, meaning: InputKind::Cancel { run_id } }]
+        vec![BackendStep::Send { bytes, kind: InputKind::Cancel { run_id } }]
     }
 
     pub(super) fn change_option(&mut self, option: &OptionChange) -> Vec<BackendStep> {

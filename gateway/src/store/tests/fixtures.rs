@@ -178,7 +178,7 @@ pub(super) fn outbox(lease: &LeaseRow, seq: u64, run_id: RunId) -> OutboxRow {
         lease_id: lease.lease_id,
         seq,
         bytes: format!("message {seq}\n").into_bytes(),
-        meaning: InputKind::Prompt { run_id },
+        kind: InputKind::Prompt { run_id },
         written: false,
     }
 }

@@ -23,8 +23,8 @@ pub(super) struct LetterLink {
     pub(super) ensured: Arc<Mutex<Vec<StartSessionParams>>>,
 }
 
-fn send(text: String, meaning: InputKind) -> BackendStep {
-    BackendStep::Send { bytes: format!("{text}\n").into_bytes(), meaning }
+fn send(text: String, kind: InputKind) -> BackendStep {
+    BackendStep::Send { bytes: format!("{text}\n").into_bytes(), kind }
 }
 
 impl BackendMachine for LetterLink {

@@ -140,7 +140,7 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
         CommandReply::Session(now) => now.discarded,
         other => panic!("{other:?}"),
     };
-    // Idle, and in a turn, which is settled first.
+    // Idle, and in a turn, which is ended first.
     for text in ["prompt a", "Thello"] {
         let mut world = ready();
         prompt(&mut world, text).unwrap();

@@ -112,7 +112,7 @@ fn b03_a_cancel_in_every_phase() {
 }
 
 /// B4: in every phase, a close takes effect before its reply: the session is closed, runs and questions are
-/// settled, and bindings end; the process ends afterwards. It happens once, and later commands are refused.
+/// resolved, and bindings end; the process ends afterwards. It happens once, and later commands are refused.
 #[test]
 fn b04_a_close_in_every_phase() {
     for (name, mut world, run, before) in phases() {
