@@ -63,17 +63,17 @@ impl MessageLimit {
 
     /// Returns the limit minus the size of `text`; `None` if the rest is below the minimum.
     pub(crate) fn minus(self, text: &str) -> Option<Self> {
-        let left = self.as_size() - self.measure(text);
+        let left = self.to_size() - self.measure(text);
         let is_enough = left.units >= MAX_FLOOR && left.chars >= MAX_FLOOR;
         is_enough.then_some(Self { unit: self.unit, max: left.units, chars_max: left.chars })
     }
 
     /// True if `text` fits.
     pub(crate) fn fits(self, text: &str) -> bool {
-        self.measure(text).is_within(self.as_size())
+        self.measure(text).is_within(self.to_size())
     }
 
-    const fn as_size(self) -> Size {
+    const fn to_size(self) -> Size {
         Size { units: self.max, chars: self.chars_max }
     }
 
@@ -144,11 +144,11 @@ pub(crate) fn last_part(text: &str, limit: MessageLimit) -> String {
     for &(start, before) in starts.iter().rev() {
         size = size + limit.measure(text.get(start..at).unwrap_or_default());
         at = start;
-        if !size.is_within(limit.as_size()) {
+        if !size.is_within(limit.to_size()) {
             break;
         }
         let opener = limit.measure(&before.map(CodeFence::opener).unwrap_or_default());
-        if (size + opener).is_within(limit.as_size()) {
+        if (size + opener).is_within(limit.to_size()) {
             best = Some(TextSection { before, body: text.get(start..).unwrap_or_default(), after: fence });
         }
     }
@@ -207,7 +207,7 @@ pub(crate) fn head_within(text: &str, limit: MessageLimit) -> &str {
     let (mut end, mut size) = (0, Size::default());
     for atom in atoms(text) {
         size = size + limit.measure(atom);
-        if !size.is_within(limit.as_size()) {
+        if !size.is_within(limit.to_size()) {
             break;
         }
         end += atom.len();
@@ -291,7 +291,7 @@ fn sections(text: &str, limit: MessageLimit) -> impl Iterator<Item = TextSection
         }
         let before = fence;
         let opener = before.map(CodeFence::opener).unwrap_or_default();
-        let budget = limit.as_size() - limit.measure(&opener);
+        let budget = limit.to_size() - limit.measure(&opener);
         let (cut, after) = best_cut(rest, before, line_start, budget, limit);
         let (body, tail) = rest.split_at(cut);
         rest = tail;

@@ -232,10 +232,10 @@ mod tests {
                     })
                 };
                 let want = want.map(|detail: Option<&str>| detail.map(str::to_owned));
-                assert_eq!(of("ann", RequesterRole::Person), want, "{what} {who:?}");
-                assert_eq!(of("ann", RequesterRole::Sandboxed), want, "{what} {who:?}");
-                assert_eq!(of("eve", RequesterRole::Operator), None, "{what} {who:?}");
-                assert_eq!(of("", RequesterRole::Operator), None, "{what} {who:?}");
+                assert_eq!(of("ann", RequesterRole::Person), want, "{what} {requirement:?}");
+                assert_eq!(of("ann", RequesterRole::Sandboxed), want, "{what} {requirement:?}");
+                assert_eq!(of("eve", RequesterRole::Operator), None, "{what} {requirement:?}");
+                assert_eq!(of("", RequesterRole::Operator), None, "{what} {requirement:?}");
             }
         }
     }
