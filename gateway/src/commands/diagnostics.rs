@@ -6,7 +6,7 @@ use crate::api::{AgentView, StatusView};
 use crate::core::command::gate::RequesterRole;
 use crate::core::paths::hide_paths;
 use crate::core::policy::EffectivePolicy;
-use crate::core::project::unmarked;
+use crate::core::project::escape_name;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::run::RunState;
 use crate::core::ttl::Expiry;
@@ -136,7 +136,7 @@ fn places(bindings: &[BindingRow]) -> String {
 }
 
 fn name(row: &SessionRow, is_markdown: bool) -> String {
-    row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| unmarked(label, is_markdown))
+    row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| escape_name(label, is_markdown))
 }
 
 fn session_line(row: &SessionRow, around: &Circumstances, is_markdown: bool) -> String {
@@ -169,7 +169,7 @@ fn status_text(
 ) -> String {
     let mut text = format!("{} ({}) in {}", row.session_key, row.agent, row.cwd);
     if let Some(label) = &row.label {
-        let _ = write!(text, ", called {}", unmarked(label, is_markdown));
+        let _ = write!(text, ", called {}", escape_name(label, is_markdown));
     }
     let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
     let _ = write!(text, "\n{}", places(bindings));

@@ -5,7 +5,7 @@ use crate::core::command::{AnswerArgs, PermissionChoice};
 use crate::core::link::{AgentRequestKind, PermissionOption};
 use crate::core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
 use crate::core::project::actions::{ButtonSubject, resolution_line};
-use crate::core::project::{quoted, unmarked};
+use crate::core::project::{escape_name, quote_name};
 use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
 use crate::error::Failure;
 use crate::inbound::root_key;
@@ -93,7 +93,7 @@ impl Commands {
         let key = root_key(asked.inbound)?;
         let (permission, option) = (&choice.permission_id, &choice.option_id);
         self.service.answer_permission(&meant.session_key, permission, option, asked.name(), key).await?;
-        let name = quoted(&choice.name, self.router.reads_markdown(&asked.inbound.conversation));
+        let name = quote_name(&choice.name, self.router.reads_markdown(&asked.inbound.conversation));
         let (text, is_shown) = (format!("Answered: {name}."), choice.is_shown);
         Ok(Outcome::Command { session_key: self.here(asked.inbound).await?, run_id: None, text, is_shown })
     }
@@ -123,14 +123,14 @@ pub(super) fn pending_text(pending: &[PermissionRow], is_markdown: bool) -> Stri
     });
     for row in pending {
         // Writing into a String cannot fail.
-        let title = unmarked(title_of(row), is_markdown);
+        let title = escape_name(title_of(row), is_markdown);
         let _ = write!(text, "\n- {title} (id {})", short_id(&row.permission_id()));
         if let Some(subject) = row.subject().filter(|subject| subject != title_of(row)) {
-            let _ = write!(text, "\n  {}", unmarked(&subject, is_markdown));
+            let _ = write!(text, "\n  {}", escape_name(&subject, is_markdown));
         }
         for (number, option) in (1..).zip(options_of(row)) {
             let note = kind_note(&option.name, &option.kind);
-            let _ = write!(text, "\n  {number}. {}{note}", unmarked(&option.name, is_markdown));
+            let _ = write!(text, "\n  {number}. {}{note}", escape_name(&option.name, is_markdown));
         }
     }
     text
@@ -181,7 +181,7 @@ fn pick_option<'a>(
     };
     found.ok_or_else(|| {
         let listed = |(number, option): (u32, &PermissionOption)| {
-            format!("{number}. {}", quoted(&option.name, is_markdown))
+            format!("{number}. {}", quote_name(&option.name, is_markdown))
         };
         let names: Vec<String> = (1..).zip(options).map(listed).collect();
         format!("The agent offers no such option. Use /acp answer with one of: {}.", names.join(", "))

@@ -192,7 +192,7 @@ impl<'a> RpcMessage<'a> {
     ///
     /// # Errors
     /// [`RpcParseError`]. Invalid input is not repaired here (see [`crate::core::intake`]).
-    pub(crate) fn read(text: &'a str) -> Result<Self, RpcParseError> {
+    pub(crate) fn parse(text: &'a str) -> Result<Self, RpcParseError> {
         let members = ObjectMembers::parse(text).map_err(|_| classify_invalid(text))?;
         Self::of(&members)
     }

@@ -40,7 +40,7 @@ fn messages_are_told_apart() {
         ("Loading model…", Err(RpcParseError::NotJson)),
     ];
     for (line, want) in table {
-        assert_eq!(RpcMessage::read(line), want, "{line}");
+        assert_eq!(RpcMessage::parse(line), want, "{line}");
     }
 }
 
@@ -65,14 +65,14 @@ fn members_keep_order_duplicates_and_spelling() {
 #[test]
 fn a_deep_message_is_no_danger() {
     let deep = format!("{{\"method\":\"a\",\"params\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(matches!(RpcMessage::read(&deep), Ok(RpcMessage::Notification { .. })));
+    assert!(matches!(RpcMessage::parse(&deep), Ok(RpcMessage::Notification { .. })));
 }
 
 #[test]
 fn what_is_sent_is_one_line_and_reads_back() {
     let line = String::from_utf8(super::request("new:1", "session/new", r#"{"cwd":"/"}"#)).unwrap();
     let body = line.strip_suffix('\n').unwrap();
-    assert_eq!(RpcMessage::read(body), Ok(request("\"new:1\"", "session/new", Some(r#"{"cwd":"/"}"#))));
+    assert_eq!(RpcMessage::parse(body), Ok(request("\"new:1\"", "session/new", Some(r#"{"cwd":"/"}"#))));
     let answers = [
         (Ok("{\n\"a\":1}".to_owned()), "{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{ \"a\":1}}\n"),
         (
@@ -136,7 +136,7 @@ proptest! {
 
     #[test]
     fn hostile_text_never_panics(text in "[{}\\[\\]\",:0-9a-z\\\\ un]{0,80}") {
-        let _ = RpcMessage::read(&text);
+        let _ = RpcMessage::parse(&text);
         if let Ok(members) = ObjectMembers::parse(&text) {
             prop_assert_eq!(members.rewritten(&[]), text);
         }

@@ -23,7 +23,7 @@ pub(crate) use body::RunOutput;
 pub(crate) use digest::RunDigest;
 pub(crate) use excerpt::{shown_targets, subject, tool_preview};
 pub(crate) use files::{FileRef, MessageFile};
-pub(crate) use names::{quoted, unmarked};
+pub(crate) use names::{escape_name, quote_name};
 pub(crate) use style::{ChannelFeatures, Style, StyleHistory};
 
 use crate::core::event::{EventKind, EventRow};

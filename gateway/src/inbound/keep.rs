@@ -6,7 +6,7 @@ use super::{Inlet, Inner, check, lane_of};
 use crate::channel::{AnswerShown, Claim, Kept, PartKind};
 use crate::core::command::{self, ChatCommand, SessionAction};
 use crate::core::permission::{NOT_PENDING, parse_permission_id};
-use crate::core::project::quoted;
+use crate::core::project::quote_name;
 use crate::core::rows::ConversationRef;
 use crate::core::told;
 use crate::error::Failure;
@@ -201,7 +201,7 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
         (true, false) => "was done, and whoever used it may not have been told",
         (true, true) => "could not be done, and whoever used it may not have been told",
     };
-    let what = format!("`{}` of {} {became}", words.join(" "), quoted(&inbound.author, is_markdown));
+    let what = format!("`{}` of {} {became}", words.join(" "), quote_name(&inbound.author, is_markdown));
     let is_private = command.as_ref().is_some_and(ChatCommand::is_private);
     let changes = matches!(&command, Some(ChatCommand::On { act, .. }) if act.changes());
     let said = outcome.text();

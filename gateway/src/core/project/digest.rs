@@ -4,7 +4,7 @@ use crate::core::event::EventKind;
 use crate::core::project::changes::FileChanges;
 use crate::core::project::files::FileSettings;
 use crate::core::project::footer::Footer;
-use crate::core::project::names::quoted;
+use crate::core::project::names::quote_name;
 use crate::core::project::{RunOutput, Style, parse};
 use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::head;
@@ -70,7 +70,7 @@ impl RunDigest {
         let author = self.author_elsewhere.as_ref()?;
         Some(match author.is_empty() {
             true => "Asked in another conversation:".to_owned(),
-            false => format!("Asked by {} in another conversation:", quoted(author, is_markdown)),
+            false => format!("Asked by {} in another conversation:", quote_name(author, is_markdown)),
         })
     }
 

@@ -32,7 +32,7 @@ const WHOLE_ROOM: usize = 900;
 /// Note below a truncated excerpt.
 const MORE: &str = "It goes on: `acp-gateway sessions history` shows all of it.";
 /// Zero-width character that breaks up a sequence of backticks.
-const APART: char = '\u{200b}';
+const ZERO_WIDTH_SPACE: char = '\u{200b}';
 
 /// Effect of a tool call that a question shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,12 +61,12 @@ impl ToolPreview {
     /// describe one.
     pub(super) fn of(call: &Value) -> Option<Self> {
         let given = &call["rawInput"];
-        let told = |form| move |text| Self { form, text, targets: Vec::new() };
-        diff(call)
-            .or_else(|| command(given))
-            .or_else(|| words(call).map(told(PreviewFormat::Text)))
-            .or_else(|| input(given).map(|(form, text)| told(form)(text)))
-            .or_else(|| places(call))
+        let preview = |form| move |text| Self { form, text, targets: Vec::new() };
+        diff_preview(call)
+            .or_else(|| command_preview(given))
+            .or_else(|| content_words(call).map(preview(PreviewFormat::Text)))
+            .or_else(|| input_text(given).map(|(form, text)| preview(form)(text)))
+            .or_else(|| locations_preview(call))
     }
 
     /// Returns the command line, if the preview is one.
@@ -85,17 +85,17 @@ impl ToolPreview {
     }
 
     /// Formats as much as `room` holds; if an answer grants targets, at least the part that shows them whole.
-    pub(super) fn shown_in(&self, room: Option<MessageLimit>, is_markdown: bool) -> Option<String> {
+    pub(super) fn render_in(&self, room: Option<MessageLimit>, is_markdown: bool) -> Option<String> {
         let is_enough = |room: &MessageLimit| room.minus(&" ".repeat(WHOLE_ROOM)).is_some();
         let room = match self.targets.is_empty() {
             true => room,
             false => room.filter(is_enough).or(Some(MessageLimit::new(Unit::Bytes, WHOLE_ROOM))),
         };
-        self.shown(room?, is_markdown)
+        self.render(room?, is_markdown)
     }
 
     /// Formats as much as `room` holds, in a code block, with a note if truncated; `None` without room.
-    fn shown(&self, room: MessageLimit, is_markdown: bool) -> Option<String> {
+    fn render(&self, room: MessageLimit, is_markdown: bool) -> Option<String> {
         let (before, indent, after) = if is_markdown {
             (format!("```{}\n", self.language()), "", "\n```")
         } else {
@@ -138,12 +138,12 @@ pub(crate) fn subject(call: &Value) -> Option<String> {
         PreviewFormat::Input => call["rawInput"].to_string(),
         PreviewFormat::Command | PreviewFormat::Text => preview.text.trim().to_owned(),
     };
-    Some(words_of(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
+    Some(escape_text(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
 }
 
 /// A few lines of plain text about a tool call, each indented by four spaces.
 pub(crate) fn tool_preview(call: &Value) -> Option<String> {
-    ToolPreview::of(call)?.shown(MessageLimit::new(Unit::Bytes, 2 * UNITS_MAX), false)
+    ToolPreview::of(call)?.render(MessageLimit::new(Unit::Bytes, 2 * UNITS_MAX), false)
 }
 
 /// Targets that the answer to a question about a tool call may grant in advance: only what the question
@@ -154,7 +154,7 @@ pub(crate) fn shown_targets(call: &Value) -> Vec<GrantTarget> {
 
 /// Prepares a title, name or kind for use in a line of the gateway: limited to `chars_max` characters,
 /// without hidden characters, and with Markdown escaped if `is_markdown`.
-pub(super) fn words_of(text: &str, chars_max: usize, is_markdown: bool) -> String {
+pub(super) fn escape_text(text: &str, chars_max: usize, is_markdown: bool) -> String {
     let line = one_line(text.trim(), chars_max);
     let (mut out, mut room) = (String::with_capacity(line.len()), chars_max);
     for c in line.chars() {
@@ -179,7 +179,7 @@ fn plain(line: &str, is_framed: bool) -> String {
     for c in line.chars() {
         ticks = if c == '`' { ticks + 1 } else { 0 };
         if is_framed && ticks == 3 {
-            out.push(APART);
+            out.push(ZERO_WIDTH_SPACE);
             ticks = 1;
         }
         if is_hidden(c) {
@@ -191,7 +191,7 @@ fn plain(line: &str, is_framed: bool) -> String {
     out
 }
 
-fn diff(call: &Value) -> Option<ToolPreview> {
+fn diff_preview(call: &Value) -> Option<ToolPreview> {
     let blocks = call["content"].as_array()?.iter().filter(|block| block["type"] == "diff");
     let mut paths: Vec<&str> = Vec::new();
     for path in blocks.filter_map(|block| block["path"].as_str()) {
@@ -209,12 +209,12 @@ fn diff(call: &Value) -> Option<ToolPreview> {
     let named =
         paths.iter().filter(|_| !is_named).map(|path| format!("# {}\n", one_line(path, PATH_CHARS_MAX)));
     let text = named.collect::<String>() + &changed;
-    let targets = if is_whole(&paths.join("\n")) { files(&paths) } else { Vec::new() };
+    let targets = if is_whole(&paths.join("\n")) { file_targets(&paths) } else { Vec::new() };
     (!text.is_empty()).then_some(ToolPreview { form: PreviewFormat::Diff, text, targets })
 }
 
 /// Files that an answer allows to be written: absolute paths in canonical spelling.
-fn files(paths: &[&str]) -> Vec<GrantTarget> {
+fn file_targets(paths: &[&str]) -> Vec<GrantTarget> {
     let is_canonical = |path: &str| {
         path.strip_prefix('/')
             .is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
@@ -234,7 +234,7 @@ fn is_whole(text: &str) -> bool {
 }
 
 /// Extracts a command line in shell syntax.
-fn command(given: &Value) -> Option<ToolPreview> {
+fn command_preview(given: &Value) -> Option<ToolPreview> {
     let found = ["command", "cmd"].into_iter().map(|key| &given[key]).find(|found| !found.is_null())?;
     let (text, line) = match found {
         Value::String(line) => (line.clone(), line.clone()),
@@ -252,14 +252,14 @@ fn command(given: &Value) -> Option<ToolPreview> {
     (!text.trim().is_empty()).then_some(ToolPreview { form: PreviewFormat::Command, text, targets })
 }
 
-fn words(call: &Value) -> Option<String> {
+fn content_words(call: &Value) -> Option<String> {
     let blocks = call["content"].as_array()?;
     let texts = blocks.iter().filter(|block| block["type"] == "content");
     let texts: Vec<String> = texts.map(|block| content_text(&block["content"])).collect();
     Some(texts.join("\n")).filter(|text| !text.trim().is_empty())
 }
 
-fn input(given: &Value) -> Option<(PreviewFormat, String)> {
+fn input_text(given: &Value) -> Option<(PreviewFormat, String)> {
     match given {
         Value::String(text) if !text.trim().is_empty() => Some((PreviewFormat::Text, text.clone())),
         Value::Object(members) if !members.is_empty() => {
@@ -269,7 +269,7 @@ fn input(given: &Value) -> Option<(PreviewFormat, String)> {
     }
 }
 
-fn places(call: &Value) -> Option<ToolPreview> {
+fn locations_preview(call: &Value) -> Option<ToolPreview> {
     let list = call["locations"].as_array()?.iter();
     let places: Vec<(&str, &Value)> =
         list.filter_map(|place| Some((place["path"].as_str()?, &place["line"]))).take(PLACES_MAX).collect();
@@ -279,7 +279,7 @@ fn places(call: &Value) -> Option<ToolPreview> {
     });
     let text = shown.collect::<Vec<_>>().join("\n");
     let paths: Vec<&str> = places.iter().map(|(path, _)| *path).collect();
-    let targets = if call["kind"] == "edit" && is_whole(&text) { files(&paths) } else { Vec::new() };
+    let targets = if call["kind"] == "edit" && is_whole(&text) { file_targets(&paths) } else { Vec::new() };
     (!text.is_empty()).then_some(ToolPreview { form: PreviewFormat::Text, text, targets })
 }
 

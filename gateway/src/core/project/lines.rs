@@ -20,8 +20,8 @@ struct ToolCallState {
     kind: String,
     /// `completed`, `failed`, or any other value while the call runs.
     status: String,
-    is_start_said: bool,
-    is_end_said: bool,
+    is_start_shown: bool,
+    is_end_shown: bool,
 }
 
 impl ToolCallState {
@@ -77,10 +77,10 @@ impl UpdateLines {
         if !style.shows(tag) {
             return None;
         }
-        let said = if tool.is_over() { &mut tool.is_end_said } else { &mut tool.is_start_said };
+        let said = if tool.is_over() { &mut tool.is_end_shown } else { &mut tool.is_start_shown };
         let is_repeated = std::mem::replace(said, true);
         // No start line after the end line.
-        tool.is_start_said |= tool.is_end_said;
+        tool.is_start_shown |= tool.is_end_shown;
         if is_repeated && style.repeat_suppression {
             return None;
         }

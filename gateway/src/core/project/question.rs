@@ -2,8 +2,8 @@
 
 use crate::core::event::{EventKind, EventRow};
 use crate::core::permission::{kind_note, short_id};
-use crate::core::project::excerpt::{ToolPreview, words_of};
-use crate::core::project::names::{quoted, unmarked};
+use crate::core::project::excerpt::{ToolPreview, escape_text};
+use crate::core::project::names::{escape_name, quote_name};
 use crate::core::project::style::Style;
 use crate::core::project::{OPTIONS_MAX, actions, parse};
 use crate::core::rows::{AutoResolution, ResolvedBy};
@@ -34,13 +34,14 @@ pub(super) fn permission_prompt(style: &Style, event: &EventRow, payload: &Value
         for (number, option) in (1..).zip(options) {
             let (name, kind) = (name_of(option), option["kind"].as_str().unwrap_or_default());
             // Writing into a String cannot fail.
-            let _ = write!(rest, "\n{number}. {}{}", unmarked(name, shows.markdown), kind_note(name, kind));
+            let _ =
+                write!(rest, "\n{number}. {}{}", escape_name(name, shows.markdown), kind_note(name, kind));
         }
         let _ = write!(rest, "\n{BY_TYPING}, /acp deny or /acp answer NUMBER.");
     }
     let _ = write!(rest, "\n{}", waiting_line(style, event, payload));
     let room = style.limit.minus(&format!("{head}\n{rest}{}", " ".repeat(END_CHARS)));
-    let shown = preview.and_then(|preview| preview.shown_in(room, shows.markdown));
+    let shown = preview.and_then(|preview| preview.render_in(room, shows.markdown));
     let shown = shown.map(|shown| format!("\n{shown}")).unwrap_or_default();
     format!("{head}{shown}{rest}")
 }
@@ -55,8 +56,8 @@ fn head(call: &Value, preview: Option<&ToolPreview>, is_markdown: bool) -> Strin
         return "The agent asks for a permission to run this:".to_owned();
     }
     let kind = given("kind").filter(|kind| *kind != "other" && *kind != title);
-    let kind = kind.map(|kind| format!(" ({})", words_of(kind, KIND_CHARS_MAX, is_markdown)));
-    let title = unmarked(title, is_markdown);
+    let kind = kind.map(|kind| format!(" ({})", escape_text(kind, KIND_CHARS_MAX, is_markdown)));
+    let title = escape_name(title, is_markdown);
     let mark = if is_markdown { "**" } else { "" };
     format!("The agent asks for a permission: {mark}{title}{mark}{}", kind.unwrap_or_default())
 }
@@ -128,10 +129,10 @@ fn resolved_by(payload: &Value) -> ResolvedBy {
 /// Describes the resolution of a permission: the chosen option, if any, and the person or rule. Names are
 /// quoted; rules never are.
 pub(crate) fn resolution_text(option: Option<&str>, by: &ResolvedBy, is_markdown: bool) -> String {
-    let option = option.map(|name| quoted(name, is_markdown));
+    let option = option.map(|name| quote_name(name, is_markdown));
     let by_name = |name: &str| match name.trim() {
         "" => "nobody named".to_owned(),
-        name => format!("by {}", quoted(name, is_markdown)),
+        name => format!("by {}", quote_name(name, is_markdown)),
     };
     let why = match (option, by) {
         (Some(option), ResolvedBy::Auto(AutoResolution::Deadline)) => {

@@ -145,7 +145,7 @@ fn ids_of(steps: &[BackendStep]) -> Vec<String> {
         .iter()
         .filter_map(|step| match step {
             BackendStep::Send { bytes, .. } => {
-                match RpcMessage::read(str::from_utf8(bytes.trim_ascii()).unwrap()).unwrap() {
+                match RpcMessage::parse(str::from_utf8(bytes.trim_ascii()).unwrap()).unwrap() {
                     RpcMessage::Request { id, .. } => Some(id.to_owned()),
                     _ => None,
                 }
@@ -214,7 +214,7 @@ fn our_replies_are_messages() {
     for id in ["0", "null", "\"x\""] {
         let bytes = reply(id, &Ok("{}".to_owned()));
         assert!(matches!(
-            RpcMessage::read(str::from_utf8(bytes.trim_ascii()).unwrap()),
+            RpcMessage::parse(str::from_utf8(bytes.trim_ascii()).unwrap()),
             Ok(RpcMessage::Response { .. })
         ));
     }

@@ -176,7 +176,7 @@ impl BackendMachine for DirectLink {
             return Vec::new();
         }
         let line = AgentLine::repair(line);
-        let mut steps = match RpcMessage::read(line.text()) {
+        let mut steps = match RpcMessage::parse(line.text()) {
             Ok(RpcMessage::Notification { method, params }) => self.notified(&method, params, &line),
             Ok(RpcMessage::Request { id, method, params }) => {
                 self.after_half(|link| link.asked(at, id, &method, params))
