@@ -39,8 +39,9 @@ pub(crate) struct BindRequest {
     pub(crate) by: String,
     /// Timeouts of the binding; overridden by those of a replaced binding, if any (D5).
     pub(crate) windows: BindingTimeouts,
-    /// Metadata of a static binding ([`Made::metadata`](crate::core::configured::Made::metadata)), `None` for
-    /// a user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.
+    /// Metadata of a static binding
+    /// ([`StaticSessionSpec::metadata`](crate::core::configured::StaticSessionSpec::metadata)), `None` for a
+    /// user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.
     pub(crate) made: Option<String>,
     /// Idempotency key of the request.
     pub(crate) key: IdempotencyKey,

@@ -252,7 +252,8 @@ impl Card {
         }
     }
 
-    /// Returns the time of the next [`Card::next_update`]; `None` if nothing is pending or an operation is unconfirmed.
+    /// Returns the time of the next [`Card::next_update`]; `None` if nothing is pending or an operation is
+    /// unconfirmed.
     pub(crate) fn due_at(&self) -> Option<u64> {
         if self.is_off || self.in_flight.is_some() {
             return None;
@@ -271,7 +272,8 @@ impl Card {
         text.into_iter().chain(status).min().map(|at| at.max(self.not_before))
     }
 
-    /// Returns the operation that is due. The outcome must be passed to [`Card::handle_result`] before the next one.
+    /// Returns the operation that is due. The outcome must be passed to [`Card::handle_result`] before the
+    /// next one.
     pub(crate) fn next_update(&mut self, now: u64) -> Option<CardUpdate> {
         if self.due_at()? > now {
             return None;

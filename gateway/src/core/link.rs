@@ -2,9 +2,9 @@
 //! input, and lines of the agent into steps. The machine does no I/O; the session task commits each step and
 //! then carries out the step.
 //!
-//! The complete state is a text ([`BackendMachine::save`]), committed in one transaction with the stdout offset read so
-//! far. After a crash the gateway restores the machine from the text and continues at the offset. This makes
-//! the processing of output exactly-once.
+//! The complete state is a text ([`BackendMachine::save`]), committed in one transaction with the stdout
+//! offset read so far. After a crash the gateway restores the machine from the text and continues at the
+//! offset. This makes the processing of output exactly-once.
 
 use crate::config::{ClientFs, McpServer};
 use crate::core::agent_settings::SettingsReport;

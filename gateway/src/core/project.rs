@@ -2,8 +2,8 @@
 //! caller.
 //!
 //! One journal row yields the parts of that row and no others, so the batching of the journal does not
-//! matter. Data outside of the row (e.g. the output of the run that ends with the row) comes as a [`RenderData`]
-//! of rows that were committed earlier or in the same transaction, and never change.
+//! matter. Data outside of the row (e.g. the output of the run that ends with the row) comes as a
+//! [`RenderData`] of rows that were committed earlier or in the same transaction, and never change.
 
 pub(crate) mod actions;
 mod body;
@@ -45,8 +45,8 @@ const OPTIONS_MAX: usize = 25;
 /// Maximum number of parts of one row. A message limit that requires more parts is too small for
 /// conversations.
 const PARTS_MAX: u32 = 100_000;
-/// First number of late parts: notices about a message delivered long before ([`unedited_notice`]). Only late parts
-/// are sent behind the checkpoint of their conversation.
+/// First number of late parts: notices about a message delivered long before ([`unedited_notice`]). Only late
+/// parts are sent behind the checkpoint of their conversation.
 pub(crate) const LATE_PART_NO_MIN: u32 = 2 * PARTS_MAX;
 /// Placeholder for a row with an unreadable payload.
 const UNREADABLE: &str = "(Something of this session cannot be shown here: its record cannot be read.)";

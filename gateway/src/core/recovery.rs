@@ -1,8 +1,9 @@
 //! Recovery at start: a pure function from database rows to a plan.
 //!
-//! The plan lists the sessions that get an actor at once, with the action. The actor itself calls [`recovery_action`]
-//! first, so that there is only one decision. Combinations that no transaction produces (a damaged or
-//! hand-edited database) are repaired, not trusted. Source: seed 000 "Recovery and self-healing".
+//! The plan lists the sessions that get an actor at once, with the action. The actor itself calls
+//! [`recovery_action`] first, so that there is only one decision. Combinations that no transaction produces
+//! (a damaged or hand-edited database) are repaired, not trusted. Source: seed 000 "Recovery and
+//! self-healing".
 
 use crate::core::rows::LeaseStatus;
 use crate::core::session::SessionState;

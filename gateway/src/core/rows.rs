@@ -260,8 +260,8 @@ pub(crate) enum PermissionState {
     Expired,
 }
 
-/// Resolver of a permission request. A separate variant for persons distinguishes a person named `policy` from
-/// the policy.
+/// Resolver of a permission request. A separate variant for persons distinguishes a person named `policy`
+/// from the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResolvedBy {
     /// Person with this name, which may be empty.

@@ -58,8 +58,8 @@ pub(crate) enum ActorEffect {
         /// True if an earlier gateway process may have begun it (H3).
         again: bool,
     },
-    /// Inspect the target of a write before the decision; the result arrives as [`super::ActorInput::Inspected`].
-    /// It has no side effect, so a restart repeats it.
+    /// Inspect the target of a write before the decision; the result arrives as
+    /// [`super::ActorInput::Inspected`]. It has no side effect, so a restart repeats it.
     Inspect {
         /// The request.
         row: Box<AgentRequestRow>,

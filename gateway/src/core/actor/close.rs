@@ -36,9 +36,9 @@ impl Actor {
         CommandReply::Session(now)
     }
 
-    /// Writes the close transaction: cancels the turn and the queue, resolves open requests, ends bindings and
-    /// requests the end of the process, without waiting. Returns true if the agent was asked to delete its
-    /// conversation.
+    /// Writes the close transaction: cancels the turn and the queue, resolves open requests, ends bindings
+    /// and requests the end of the process, without waiting. Returns true if the agent was asked to delete
+    /// its conversation.
     pub(super) fn close(&mut self, request: &CloseRequest, out: &mut StepOutput) -> bool {
         let turn_was_running = self.current_id().is_some();
         if let Some(run_id) = self.current_id() {

@@ -1,6 +1,6 @@
-//! State machine of one session. [`Actor::step`] takes an input and returns the rows to commit and the effects
-//! to perform after the commit; it never waits and does no I/O. All state is in the database or derived from
-//! it, so an actor that is lost at any point can be restored from an [`ActorSnapshot`].
+//! State machine of one session. [`Actor::step`] takes an input and returns the rows to commit and the
+//! effects to perform after the commit; it never waits and does no I/O. All state is in the database or
+//! derived from it, so an actor that is lost at any point can be restored from an [`ActorSnapshot`].
 
 mod agent;
 mod ask;

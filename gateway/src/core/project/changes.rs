@@ -16,7 +16,8 @@ const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PATH_CHARS_MAX: usize = 400;
 /// Number of context lines around a change.
 const CONTEXT: usize = 3;
-/// Maximum number of steps for comparing the changes of a run, see [`FileEdit::steps`]: some tenths of a second.
+/// Maximum number of steps for comparing the changes of a run, see [`FileEdit::steps`]: some tenths of a
+/// second.
 const STEPS_MAX: usize = 16_000_000;
 
 /// Edit as reported by the agent.

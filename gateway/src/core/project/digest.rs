@@ -74,8 +74,8 @@ impl RunDigest {
         })
     }
 
-    /// Adds the next row of the run, in order; other kinds than [`DIGESTED`](super::DIGESTED) may be left
-    /// out.
+    /// Adds the next row of the run, in order; other kinds than [`OUTPUT_KINDS`](super::OUTPUT_KINDS) may be
+    /// left out.
     pub(crate) fn add(&mut self, kind: EventKind, payload: &str) {
         let update = parse(payload);
         if self.has_footer && kind == EventKind::Update {

@@ -1,5 +1,5 @@
-//! Requests of the agent. A method that was offered to it becomes an [`AgentRequest`]; everything else is answered at
-//! once, so that the agent never waits for a response that will not come.
+//! Requests of the agent. A method that was offered to it becomes an [`AgentRequest`]; everything else is
+//! answered at once, so that the agent never waits for a response that will not come.
 
 use super::state::{ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, OpenAsk};
 use super::{DirectLink, lens};

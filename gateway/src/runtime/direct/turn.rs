@@ -236,7 +236,8 @@ impl DirectLink {
         vec![control(jsonrpc::request(&id, "_acp_host/ping", "{}"))]
     }
 
-    /// Sends the closing request once no turn runs; [`BackendStep::CloseAnswered`] if the agent supports none.
+    /// Sends the closing request once no turn runs; [`BackendStep::CloseAnswered`] if the agent supports
+    /// none.
     pub(super) fn say_goodbye(&mut self, goodbye: CloseMode) -> Vec<BackendStep> {
         if self.state.turn.is_some() {
             self.state.goodbye = Some(goodbye);
