@@ -95,7 +95,7 @@ impl Pass {
                     // Recorded differently meanwhile: the part is unchanged and will be checked again.
                     return Ok(());
                 }
-                styles::record_row(tx, id, session_seq, Style::refused)?;
+                styles::record_row(tx, id, session_seq, Style::with_files_refused)?;
                 // Planned first, so that the checkpoint does not pass them.
                 rows::plan(tx, &binding, &parts)?;
             } else if let Some(notice) = project::lost_files_notice(id, &part) {
