@@ -4,7 +4,7 @@
 //! requested once (H3): if its reply is lost, the file is inspected and never written again.
 
 use crate::agent_terminal::{Supervise, TerminalError};
-use crate::core::host::{self, Content};
+use crate::core::host::{self, FileContent};
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
 use crate::core::link::RpcError;
 use crate::supervisor::CallError;
@@ -121,9 +121,9 @@ pub(crate) async fn inspect_target(
     let real = found.canonical.ok_or_else(|| failed(&FilesError::BadPath, path))?;
     let is_same = found.sha256 == Some(sha256(content));
     let old = match found.text {
-        _ if !found.exists => Content::Absent,
-        Some(text) => Content::Text(text),
-        None => Content::Opaque(found.size),
+        _ if !found.exists => FileContent::Absent,
+        Some(text) => FileContent::Text(text),
+        None => FileContent::Opaque(found.size),
     };
     Ok(host::Inspection { path: real, is_same, old })
 }

@@ -5,9 +5,9 @@
 use crate::api::AgentView;
 use crate::config::check::RESERVED_ENV;
 use crate::config::{Agent, Config};
-use crate::core::actor::{Limits, Profile};
+use crate::core::actor::{ActorLimits, AgentProfile};
 use crate::core::mcp;
-use crate::core::policy::{Policy, Scope};
+use crate::core::policy::{EffectivePolicy, PolicyScope};
 use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
 use crate::error::Failure;
 use crate::live::Live;
@@ -83,7 +83,7 @@ impl Agents {
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the allow-list, or not installed; the message says which.
-    pub(crate) fn profile(&self, name: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+    pub(crate) fn profile(&self, name: &AgentName, found: &Findings) -> Result<AgentProfile, Failure> {
         let profile = self.configured(name)?;
         let refuse = |why: String| Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
         let Some(command) = self.find(name, found) else {
@@ -98,7 +98,7 @@ impl Agents {
             let how = if preset.install.is_empty() { "" } else { " Install it: " };
             return refuse(format!("{program} is not installed here.{how}{}", preset.install));
         };
-        Ok(Profile { argv: command.argv, is_looked_up: true, ..profile })
+        Ok(AgentProfile { argv: command.argv, is_looked_up: true, ..profile })
     }
 
     /// Returns the profile from the configuration alone. Its program is not looked up yet, so it cannot start
@@ -106,7 +106,7 @@ impl Agents {
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`: unknown, or not on the allow-list.
-    pub(crate) fn configured(&self, name: &AgentName) -> Result<Profile, Failure> {
+    pub(crate) fn configured(&self, name: &AgentName) -> Result<AgentProfile, Failure> {
         if !self.is_known(name) {
             let how = "`acp-gateway agents --all` lists those that are known; others go into the configuration as \
                        [agents.NAME].";
@@ -125,7 +125,7 @@ impl Agents {
         let mut options: BTreeMap<String, String> =
             preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
         options.extend(agent.config.clone());
-        Ok(Profile {
+        Ok(AgentProfile {
             argv: self.command(name),
             is_looked_up: false,
             env: self.environment(&agent, &preset, &policy.env_allow.value),
@@ -134,7 +134,10 @@ impl Agents {
             mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
             asks: agent.asks.unwrap_or(preset.asks || name.as_str() == DEMO),
             options: options.into_iter().collect(),
-            mcp_servers: mcp::merged([loaded.config.mcp_servers.as_slice(), agent.mcp_servers.as_slice()]),
+            mcp_servers: mcp::merge_servers([
+                loaded.config.mcp_servers.as_slice(),
+                agent.mcp_servers.as_slice(),
+            ]),
             additional_directories: configured_directories(&loaded.config, &agent),
             client_fs: agent.client_fs.unwrap_or(preset.client_fs),
             offer_terminal: true,
@@ -176,7 +179,7 @@ impl Agents {
         allowed_directory(&policy, "working directory", &asked, found)
     }
 
-    fn wanted_cwd(&self, policy: &Policy, asked: Option<&str>) -> Option<PathBuf> {
+    fn wanted_cwd(&self, policy: &EffectivePolicy, asked: Option<&str>) -> Option<PathBuf> {
         let configured = || policy.default_cwd.value.clone();
         let home = || self.var("HOME").map(PathBuf::from);
         asked.map(PathBuf::from).or_else(configured).or_else(home)
@@ -195,8 +198,8 @@ impl Agents {
         allowed_directory(&self.policy(agent), "additional directory", Path::new(asked), found)
     }
 
-    fn policy(&self, agent: &AgentName) -> Policy {
-        self.live.policy(&Scope::default().with_agent(agent))
+    fn policy(&self, agent: &AgentName) -> EffectivePolicy {
+        self.live.policy(&PolicyScope::default().with_agent(agent))
     }
 
     /// Returns every agent, configured ones and the demo first.
@@ -325,7 +328,12 @@ pub(crate) fn names(config: &Config) -> Vec<AgentName> {
 }
 
 /// Returns the canonical path of a directory that lies within the roots of the gateway and of the agent.
-fn allowed_directory(policy: &Policy, what: &str, asked: &Path, found: &Findings) -> Result<String, Failure> {
+fn allowed_directory(
+    policy: &EffectivePolicy,
+    what: &str,
+    asked: &Path,
+    found: &Findings,
+) -> Result<String, Failure> {
     let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
     let shown = asked.display();
     if !asked.is_absolute() {
@@ -368,11 +376,11 @@ impl crate::session_task::Profiles for Agents {
         Self::lookup(self, agent, cwd, directories)
     }
 
-    fn configured(&self, agent: &AgentName) -> Result<Profile, Failure> {
+    fn configured(&self, agent: &AgentName) -> Result<AgentProfile, Failure> {
         Self::configured(self, agent)
     }
 
-    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<AgentProfile, Failure> {
         Self::profile(self, agent, found)
     }
 
@@ -388,7 +396,7 @@ impl crate::session_task::Profiles for Agents {
         Self::directory(self, agent, asked, found)
     }
 
-    fn limits(&self, agent: &AgentName) -> Limits {
+    fn limits(&self, agent: &AgentName) -> ActorLimits {
         self.live.limits(agent)
     }
 }

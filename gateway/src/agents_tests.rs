@@ -13,7 +13,7 @@ fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
 }
 
 /// An agent's profile with what this machine has.
-fn profile(agents: &Agents, agent: &str) -> Result<Profile, Failure> {
+fn profile(agents: &Agents, agent: &str) -> Result<AgentProfile, Failure> {
     let name = name(agent);
     agents.profile(&name, &local_probe::look_up(&agents.lookup(&name, None, &[])))
 }

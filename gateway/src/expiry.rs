@@ -3,7 +3,7 @@
 //! since it may have added a binding or changed a timeout.
 
 use crate::clock::Clock;
-use crate::core::ttl::{Expiry, Source, Subject, Windows};
+use crate::core::ttl::{Expiry, TimeoutInput, TimeoutKind, Timeouts};
 use crate::manager::Manager;
 use crate::store::Store;
 use crate::store::sessions::Mortal;
@@ -19,7 +19,7 @@ const LOOK_MS: u64 = 1_000;
 pub(crate) async fn run(
     store: Store,
     manager: Arc<Manager>,
-    windows: impl Fn() -> Windows + Send,
+    windows: impl Fn() -> Timeouts + Send,
     clock: Clock,
     stop: CancellationToken,
 ) {
@@ -54,11 +54,17 @@ pub(crate) async fn run(
 }
 
 /// Hands all due sessions to the manager. Returns the time of the next check.
-async fn expire_due(manager: &Manager, windows: Windows, clock: &Clock, mortals: Vec<Mortal>) -> Option<u64> {
+async fn expire_due(
+    manager: &Manager,
+    windows: Timeouts,
+    clock: &Clock,
+    mortals: Vec<Mortal>,
+) -> Option<u64> {
     let mut next_ms = None;
     for Mortal { session_key, subject } in mortals {
         // The agent's own timeout belongs to its actor, which knows if the agent is running.
-        let Some(expiry) = windows.all(&subject).into_iter().find(|expiry| expiry.source != Source::Runtime)
+        let Some(expiry) =
+            windows.all(&subject).into_iter().find(|expiry| expiry.source != TimeoutKind::Runtime)
         else {
             continue;
         };
@@ -79,7 +85,7 @@ async fn expire_due(manager: &Manager, windows: Windows, clock: &Clock, mortals:
 }
 
 /// Returns the time of last use, and true if the session closes: it closes together with its last binding.
-fn judge(subject: &Subject, expiry: &Expiry) -> (u64, bool) {
+fn judge(subject: &TimeoutInput, expiry: &Expiry) -> (u64, bool) {
     let of = |binding_id| subject.bindings.iter().find(|clock| Some(clock.binding_id) == binding_id);
     match of(expiry.binding_id) {
         Some(clock) => (clock.last_activity_at_ms, subject.bindings.len() == 1),

@@ -1,7 +1,7 @@
 //! Retention: deletes stored responses to commands, and records of the gateway's own messages in channels
 //! that echo them.
 
-use crate::core::policy::Scope;
+use crate::core::policy::PolicyScope;
 use crate::live::Live;
 use crate::store::{Store, StoreError, now_ms};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) async fn answers(store: Store, live: Live, stop: CancellationToken) {
 
 /// Returns the time before which stored responses are expired.
 pub(crate) fn answers_before(live: &Live, now_ms: u64) -> u64 {
-    now_ms.saturating_sub(live.policy(&Scope::default()).idempotency_ttl_ms.value)
+    now_ms.saturating_sub(live.policy(&PolicyScope::default()).idempotency_ttl_ms.value)
 }
 
 /// Deletes records of own messages until `stop`.

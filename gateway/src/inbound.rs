@@ -14,13 +14,13 @@ use crate::bindings::router::Arrival;
 use crate::bindings::{BoundDeliveryRouter, ConfiguredBindings, SessionBindingService};
 use crate::channel::{Beside, Channels};
 use crate::commands::Commands;
-use crate::core::binding::Stale;
+use crate::core::binding::StaleReason;
 use crate::core::command;
-use crate::core::command::gate::Standing;
-use crate::core::files::File;
-use crate::core::project::actions::of_queued;
+use crate::core::command::gate::RequesterRole;
+use crate::core::files::PromptFile;
+use crate::core::project::actions::queued_buttons;
 use crate::core::project::nonce_of;
-use crate::core::route::{Destination, Route};
+use crate::core::route::{Route, UnboundDestination};
 use crate::core::rows::{BindingRow, ConversationRef, RunMode};
 use crate::error::Failure;
 use crate::http::service::Service;
@@ -320,7 +320,7 @@ impl Inner {
     }
 
     /// Executes the message. An error means: retry.
-    async fn act(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
+    async fn act(&self, inbound: &Inbound, files: Vec<PromptFile>) -> Result<Outcome, Failure> {
         // Without an adapter the reply could not be sent, so the message waits for the adapter.
         self.channels.get(&inbound.conversation)?;
         let acted = match command::parse(&inbound.text) {
@@ -339,13 +339,14 @@ impl Inner {
     }
 
     /// Returns the author's role, as the channel reports it.
-    fn standing(&self, inbound: &Inbound) -> Standing {
+    fn standing(&self, inbound: &Inbound) -> RequesterRole {
         let channel = self.channels.get(&inbound.conversation);
-        let of_channel = || channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author));
+        let of_channel =
+            || channel.map_or(RequesterRole::Person, |channel| channel.standing(&inbound.author));
         inbound.standing.unwrap_or_else(of_channel)
     }
 
-    async fn prompt(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
+    async fn prompt(&self, inbound: &Inbound, files: Vec<PromptFile>) -> Result<Outcome, Failure> {
         let key = root_key(inbound)?;
         let of = key.clone();
         let before: Option<SessionKey> =
@@ -365,7 +366,7 @@ impl Inner {
     async fn route(
         &self,
         inbound: &Inbound,
-        files: Vec<File>,
+        files: Vec<PromptFile>,
         key: IdempotencyKey,
     ) -> Result<Outcome, Failure> {
         let at = &inbound.conversation;
@@ -385,13 +386,13 @@ impl Inner {
                 let said = (RunMode::Prompt, inbound.text.clone(), files);
                 submit(self.service.as_ref(), inbound, &session_key, said).await
             }
-            Route::Unbound { destination: Destination::Hint, reason } => {
+            Route::Unbound { destination: UnboundDestination::Hint, reason } => {
                 Ok(Outcome::Refused { failure: Failure::of(Code::NotBound), reason: reason.to_owned() })
             }
             Route::Unbound { reason, .. } => Ok(Outcome::Ignored { reason: reason.to_owned() }),
             Route::Refused { failure, reason } => {
                 let refused = Outcome::Refused { failure, reason: reason.to_owned() };
-                let stale = binding.and_then(|(row, target)| Some((row, Stale::of(target)?)));
+                let stale = binding.and_then(|(row, target)| Some((row, StaleReason::of(target)?)));
                 let Some((row, _)) = stale else { return Ok(refused) };
                 self.metrics.stale_binding(&at.channel);
                 if !self.service.may_unbind_stale(at) {
@@ -406,7 +407,7 @@ impl Inner {
     /// `None` if the binding is no longer stale, or its session still has something pending.
     async fn remove_stale(&self, inbound: &Inbound, row: BindingRow) -> Result<Option<Outcome>, Failure> {
         let binding = row.clone();
-        let told = move |stale: Stale| Outcome::Refused {
+        let told = move |stale: StaleReason| Outcome::Refused {
             failure: stale.failure(&row, true),
             reason: stale.as_str().to_owned(),
         };
@@ -428,7 +429,7 @@ pub(crate) async fn submit(
     service: &dyn Service,
     inbound: &Inbound,
     session_key: &SessionKey,
-    (mode, text, files): (RunMode, String, Vec<File>),
+    (mode, text, files): (RunMode, String, Vec<PromptFile>),
 ) -> Result<Outcome, Failure> {
     let request = PromptRequest {
         text,
@@ -455,7 +456,7 @@ pub(crate) async fn submit(
         after_seq: accepted.after_seq,
         queued_behind: accepted.queued_behind,
         text,
-        asks: is_queued.then(|| of_queued(accepted.run_id, mode == RunMode::Prompt)),
+        asks: is_queued.then(|| queued_buttons(accepted.run_id, mode == RunMode::Prompt)),
     })
 }
 

@@ -8,7 +8,7 @@ use crate::channel::{Channels, Health};
 use crate::config::load::Loaded;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Policy, Scope};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
 use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
@@ -16,8 +16,8 @@ use crate::http::service::{Reply, Service};
 use crate::live::Live;
 use crate::lookup::look_up_soon;
 use crate::manager::{
-    Cancelled, CloseRequest, Manager, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
-    SpawnRequest, Spawned,
+    CancelResult, CloseRequest, Manager, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult,
+    SessionStatus, SpawnRequest, SpawnResult,
 };
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -60,7 +60,7 @@ pub(crate) struct Local {
 }
 
 impl Service for Local {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, SpawnResult> {
         Box::pin(self.manager.spawn(request, key))
     }
 
@@ -78,7 +78,7 @@ impl Service for Local {
         session: &'a SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, Cancelled> {
+    ) -> Reply<'a, CancelResult> {
         Box::pin(self.manager.cancel(session, run, key))
     }
 
@@ -86,9 +86,9 @@ impl Service for Local {
         &'a self,
         session: &'a SessionKey,
         run: RunId,
-        change: QueuedChange,
+        change: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueuedNow> {
+    ) -> Reply<'a, QueueEditResult> {
         Box::pin(self.manager.queued(session, run, change, key))
     }
 
@@ -97,11 +97,15 @@ impl Service for Local {
         session: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> Reply<'a, SessionStatus> {
         Box::pin(self.manager.close(session, request, key))
     }
 
-    fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> Reply<'a, SessionStatus> {
         Box::pin(self.manager.new_conversation(session, key))
     }
 
@@ -110,7 +114,7 @@ impl Service for Local {
         session: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> Reply<'a, SessionStatus> {
         Box::pin(self.manager.set(session, setting, key))
     }
 
@@ -231,16 +235,16 @@ impl Service for Local {
         self.store.watch(session)
     }
 
-    fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure> {
+    fn may_focus(&self, at: &ConversationRef) -> Result<BindingTimeouts, Failure> {
         self.manager.may_focus(at)
     }
 
-    fn policy(&self, at: &ConversationRef) -> Policy {
-        self.live.policy(&Scope::of(Some(at)))
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
+        self.live.policy(&PolicyScope::of(Some(at)))
     }
 
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
-        self.live.policy(&Scope::of(Some(at))).may_unbind_stale()
+        self.live.policy(&PolicyScope::of(Some(at))).may_unbind_stale()
     }
 
     fn config(&self) -> Arc<Loaded> {

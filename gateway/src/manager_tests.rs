@@ -5,7 +5,7 @@ use super::*;
 use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
-use crate::core::request::Configured;
+use crate::core::request::StaticSessionParams;
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
 use crate::live::Live;
@@ -67,7 +67,7 @@ fn at(account: &str, id: &str) -> ConversationRef {
 }
 
 impl World {
-    async fn spawn(&self, bind: Option<ConversationRef>) -> Result<Spawned, Failure> {
+    async fn spawn(&self, bind: Option<ConversationRef>) -> Result<SpawnResult, Failure> {
         self.manager.spawn(wanted(bind, None), IdempotencyKey::mint()).await
     }
 
@@ -411,7 +411,7 @@ async fn b07_the_same_key_at_once_has_one_effect() {
     let world = world("");
     let key = IdempotencyKey::mint();
     let spawns = (0..8).map(|_| world.manager.spawn(wanted(None, None), key.clone()));
-    let spawned: Vec<Spawned> = join_all(spawns).await.into_iter().map(Result::unwrap).collect();
+    let spawned: Vec<SpawnResult> = join_all(spawns).await.into_iter().map(Result::unwrap).collect();
     assert!(spawned.iter().all(|one| *one == spawned[0]), "{spawned:?}");
     let session = &spawned[0].session_key;
     let prompts = (0..8).map(|_| world.manager.prompt(session, said("hello"), key.clone()));
@@ -436,7 +436,7 @@ async fn d02_a_window_and_a_prompt_at_the_same_moment() {
         let seen_ms = world.store.session(key.clone()).await.unwrap().unwrap().last_activity_at_ms;
         let expiry = Expiry {
             at_ms: seen_ms,
-            source: crate::core::ttl::Source::Session,
+            source: crate::core::ttl::TimeoutKind::Session,
             window_ms: 1,
             binding_id: None,
         };
@@ -462,7 +462,7 @@ fn configured(at: ConversationRef, key: &str, backend: Option<&str>) -> SpawnReq
     let made = "{\"configured\":{\"home\":\"c\",\"agent\":\"demo\",\"mode\":\"persistent\",\"backend\":null,\"cwd\":null}}";
     let session_key = SessionKey::parse(key).unwrap();
     let backend = backend.map(str::to_owned);
-    let configured = Some(Configured { session_key, metadata: made.to_owned(), backend });
+    let configured = Some(StaticSessionParams { session_key, metadata: made.to_owned(), backend });
     SpawnRequest { configured, ..wanted(Some(at), None) }
 }
 

@@ -2,7 +2,7 @@
 //! answers each request with the reason; channels are not connected, and messages missed there are backfilled
 //! later.
 
-use crate::core::when::utc;
+use crate::core::when::format_utc;
 use crate::error::Failure;
 use crate::http::answer::Refused;
 use crate::http::server::Bound;
@@ -89,7 +89,7 @@ pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
         known_epoch = note.known_epoch,
         known_event_id = note.known_event_id,
         agents = note.agents,
-        kept_until = %utc(note.kept_until_ms),
+        kept_until = %format_utc(note.kept_until_ms),
         "gateway refuses to serve: database went back in time"
     );
     failure(text)
@@ -108,7 +108,7 @@ fn words(note: &Note, reason: &str) -> String {
         note.known_epoch,
         note.known_event_id,
         note.agents,
-        utc(note.kept_until_ms)
+        format_utc(note.kept_until_ms)
     )
 }
 

@@ -4,7 +4,7 @@
 //! A request that an earlier gateway may have started (`again`) follows H3: reads and waits are repeated,
 //! terminals are requested again under the same lease id; a write is inspected and never repeated.
 
-use crate::core::actor::Input;
+use crate::core::actor::ActorInput;
 use crate::core::host::Inspection;
 use crate::core::link::RpcError;
 use crate::core::rows::AgentRequestRow;
@@ -36,11 +36,11 @@ pub(crate) enum WorkResult {
 
 impl Performed {
     /// Converts the result to the actor's input.
-    pub(crate) fn input(self) -> Input {
+    pub(crate) fn input(self) -> ActorInput {
         let at = self.at;
         match self.outcome {
-            WorkResult::Done(outcome) => Input::RequestDone { at, outcome },
-            WorkResult::Inspected(found) => Input::Inspected { at, found },
+            WorkResult::Done(outcome) => ActorInput::RequestDone { at, outcome },
+            WorkResult::Inspected(found) => ActorInput::Inspected { at, found },
         }
     }
 }
@@ -67,7 +67,7 @@ impl Performer {
         roots: Vec<String>,
         env: Vec<(String, String)>,
     ) {
-        let at = row.ask.at;
+        let at = row.request.at;
         let supervisor = self.supervisor.clone();
         let recalled = Arc::default();
         let serving = Serving { row, again, roots, env, recalled: Arc::clone(&recalled) };
@@ -77,7 +77,7 @@ impl Performer {
     /// Inspects the target of a write.
     pub(crate) fn inspect(&mut self, row: AgentRequestRow, roots: Vec<String>) {
         let supervisor = self.supervisor.clone();
-        self.start(row.ask.at, Arc::default(), async move {
+        self.start(row.request.at, Arc::default(), async move {
             WorkResult::Inspected(inspect(&supervisor, &row, &roots).await)
         });
     }

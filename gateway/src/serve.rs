@@ -6,9 +6,9 @@
 
 use crate::agent_files::{self as files, Project};
 use crate::agent_terminal::{self as terminal, Command, Place, Supervise, TerminalError};
-use crate::core::host::{Inspection, Reason};
+use crate::core::host::{DecisionReason, Inspection};
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
-use crate::core::link::{RpcError, Wanted};
+use crate::core::link::{AgentRequestKind, RpcError};
 use crate::core::rows::AgentRequestRow;
 use crate::supervisor::{CallError, FeedItem, LinkStatus, Supervisor};
 use acp_shared::ids::LeaseId;
@@ -62,9 +62,9 @@ where
     let (mut is_uncertain, mut patience) = (serving.again, Patience(away_ms));
     loop {
         // A write that may have started is only inspected.
-        let is_looking = is_uncertain && matches!(serving.row.ask.what, Wanted::FsWrite { .. });
+        let is_looking = is_uncertain && matches!(serving.row.request.what, AgentRequestKind::FsWrite { .. });
         if serving.recalled.load(Ordering::Relaxed) && !is_looking {
-            return Err(error(REFUSED, Reason::Stopped.refusal()));
+            return Err(error(REFUSED, DecisionReason::Stopped.refusal()));
         }
         let outcome = attempt(supervisor, &serving, &mut is_uncertain).await;
         if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
@@ -97,29 +97,33 @@ where
 {
     let ours = async |terminal_id: &str| find(supervisor, serving.row.lease_id, terminal_id).await;
     let project = Project { lease_id: serving.row.lease_id, roots: &serving.roots };
-    match &serving.row.ask.what {
-        Wanted::FsRead { path, line, limit } => files::read(supervisor, project, path, (*line, *limit)).await,
-        Wanted::FsWrite { path, content } => {
+    match &serving.row.request.what {
+        AgentRequestKind::FsRead { path, line, limit } => {
+            files::read(supervisor, project, path, (*line, *limit)).await
+        }
+        AgentRequestKind::FsWrite { path, content } => {
             files::write(supervisor, project, (path, content), is_uncertain).await
         }
-        Wanted::TerminalCreate { .. } => {
+        AgentRequestKind::TerminalCreate { .. } => {
             let spawn = spawn_of(supervisor, project, serving).await?;
             terminal::create(supervisor, spawn).await
         }
-        Wanted::TerminalOutput { terminal_id } => {
+        AgentRequestKind::TerminalOutput { terminal_id } => {
             terminal::output(supervisor, ours(terminal_id).await?).await
         }
-        Wanted::TerminalWait { terminal_id } => {
+        AgentRequestKind::TerminalWait { terminal_id } => {
             terminal::wait_for_exit(supervisor, ours(terminal_id).await?).await
         }
-        Wanted::TerminalKill { terminal_id } => terminal::kill(supervisor, ours(terminal_id).await?).await,
-        Wanted::TerminalRelease { terminal_id } => {
+        AgentRequestKind::TerminalKill { terminal_id } => {
+            terminal::kill(supervisor, ours(terminal_id).await?).await
+        }
+        AgentRequestKind::TerminalRelease { terminal_id } => {
             let lease_id = ours(terminal_id).await?;
             let result = terminal::release(supervisor, lease_id).await?;
             tokio::spawn(forget(supervisor.clone(), lease_id));
             Ok(result)
         }
-        Wanted::Permission { .. } => {
+        AgentRequestKind::Permission { .. } => {
             Err(TerminalError::Rpc(error(INTERNAL_ERROR, "a permission is not served here")))
         }
     }
@@ -138,7 +142,7 @@ pub(crate) async fn inspect<S: Supervise>(
     row: &AgentRequestRow,
     roots: &[String],
 ) -> Result<Inspection, RpcError> {
-    let Wanted::FsWrite { path, content } = &row.ask.what else {
+    let AgentRequestKind::FsWrite { path, content } = &row.request.what else {
         return Err(error(INTERNAL_ERROR, "this is no request to write a file"));
     };
     let project = Project { lease_id: row.lease_id, roots };
@@ -156,7 +160,9 @@ async fn spawn_of(
     project: Project<'_>,
     serving: &Serving,
 ) -> Result<Spawn, TerminalError> {
-    let Wanted::TerminalCreate { command, args, env, cwd, output_bytes_max } = &serving.row.ask.what else {
+    let AgentRequestKind::TerminalCreate { command, args, env, cwd, output_bytes_max } =
+        &serving.row.request.what
+    else {
         return Err(TerminalError::Rpc(error(INVALID_PARAMS, "this is no request for a terminal")));
     };
     let lease_id = serving.row.intent.as_deref().and_then(|intent| LeaseId::parse(intent).ok());

@@ -9,8 +9,8 @@ mod step;
 pub(crate) use deps::{Deps, Envelope, Lanes, Patience, Profiles};
 
 use crate::config::load::Loaded;
-use crate::core::actor::{Actor, Answered, Input, LeaseNews, Profile, Ticket};
-use crate::core::effect::Fence;
+use crate::core::actor::{Actor, ActorInput, AgentProfile, CommandReply, LeaseEvent, Ticket};
+use crate::core::effect::ActorFence;
 use crate::error::Failure;
 use crate::lookup::{Findings, Lookup, LookupError, look_up, look_up_soon};
 use crate::metrics::Pulse;
@@ -44,7 +44,7 @@ const QUIET_MS: u64 = 60_000;
 
 enum Wake {
     Command(Envelope),
-    Call(Option<(LeaseId, LeaseNews)>),
+    Call(Option<(LeaseId, LeaseEvent)>),
     LookedUp(Result<Findings, LookupError>),
     Feed(VecDeque<FeedItem>),
     Performed(Performed),
@@ -63,14 +63,14 @@ enum Ended {
     No,
 }
 
-type Call = BoxFuture<'static, Option<(LeaseId, LeaseNews)>>;
+type Call = BoxFuture<'static, Option<(LeaseId, LeaseEvent)>>;
 type LookupCall = BoxFuture<'static, Result<Findings, LookupError>>;
 
 struct Task {
     deps: Deps,
     key: SessionKey,
     actor: Actor,
-    fence: Fence,
+    fence: ActorFence,
     lanes: Lanes,
     link: watch::Receiver<LinkStatus>,
     reloads: watch::Receiver<Arc<Loaded>>,
@@ -79,7 +79,7 @@ struct Task {
     /// Lookup that a start waits for.
     lookup: Option<(Lookup, LookupCall)>,
     performer: Performer,
-    waiting: HashMap<Ticket, oneshot::Sender<Result<Answered, Failure>>>,
+    waiting: HashMap<Ticket, oneshot::Sender<Result<CommandReply, Failure>>>,
     next_ticket: Ticket,
     /// True if the actor was just created and has not handled its first input.
     fresh: bool,
@@ -203,11 +203,11 @@ impl Task {
         self.follow_lease();
         drop(self.link.borrow_and_update());
         let before = self.actor.session().lease_id;
-        let ended = self.step(Input::Started).await;
+        let ended = self.step(ActorInput::Started).await;
         // A process just requested is not requested again, and a rebuilt actor starts over.
         let asked = self.fresh || self.actor.session().lease_id != before;
         if ended == Ended::No && !asked && self.is_up() {
-            self.step(Input::News(LeaseNews::Connected)).await
+            self.step(ActorInput::Lease(LeaseEvent::Connected)).await
         } else {
             ended
         }
@@ -251,7 +251,7 @@ impl Task {
                     self.configure();
                     Ended::No
                 }
-                Wake::Tick => self.step(Input::Tick).await,
+                Wake::Tick => self.step(ActorInput::Tick).await,
                 Wake::Quiet if self.actor.is_quiet() => {
                     self.deps.metrics.actor_evicted();
                     Ended::Yes
@@ -313,7 +313,7 @@ impl Task {
         self.take_profile(configured(&self.deps, self.actor.session()));
     }
 
-    fn take_profile(&mut self, profile: Result<Profile, Failure>) {
+    fn take_profile(&mut self, profile: Result<AgentProfile, Failure>) {
         let limits = self.deps.profiles.limits(&self.actor.session().agent);
         self.actor.configure(profile, limits);
     }
@@ -341,7 +341,7 @@ impl Task {
             // Repeated after the next connect.
             Err(LookupError::Away) => return Ended::No,
         }
-        self.step(Input::LookedUp).await
+        self.step(ActorInput::LookedUp).await
     }
 
     /// Looks up the program of an idle session before a prompt, so that the prompt is refused if it is
@@ -380,19 +380,19 @@ impl Task {
         self.calls = FuturesUnordered::new();
         self.lookup = None;
         if !matches!(*self.link.borrow_and_update(), LinkStatus::Up { .. }) {
-            return self.step(Input::Disconnected).await;
+            return self.step(ActorInput::Disconnected).await;
         }
         if let Some((_, feed)) = &self.feed {
             feed.clear();
         }
-        self.step(Input::News(LeaseNews::Connected)).await
+        self.step(ActorInput::Lease(LeaseEvent::Connected)).await
     }
 
-    async fn on_news(&mut self, lease_id: LeaseId, news: LeaseNews) -> Ended {
+    async fn on_news(&mut self, lease_id: LeaseId, news: LeaseEvent) -> Ended {
         if self.actor.session().lease_id != Some(lease_id) {
             return Ended::No;
         }
-        self.step(Input::News(news)).await
+        self.step(ActorInput::Lease(news)).await
     }
 
     async fn on_feed(&mut self, items: VecDeque<FeedItem>) -> Ended {
@@ -400,7 +400,7 @@ impl Task {
             if let Some((lease_id, _)) = &self.feed {
                 observe::exited(self.actor.session(), *lease_id, &news);
             }
-            if self.step(Input::News(news)).await == Ended::Yes {
+            if self.step(ActorInput::Lease(news)).await == Ended::Yes {
                 return Ended::Yes;
             }
         }

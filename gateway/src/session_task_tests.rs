@@ -4,10 +4,10 @@
 
 use super::*;
 use crate::clock::Clock;
-use crate::core::actor::{Limits, Profile};
+use crate::core::actor::{ActorLimits, AgentProfile};
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
-use crate::core::rows::{LeaseUse, RunMode};
+use crate::core::rows::{LeaseStatus, RunMode};
 use crate::live::Live;
 use crate::lookup::Lookup;
 use crate::manager::{CloseRequest, Manager};
@@ -33,10 +33,10 @@ impl Profiles for NoAgents {
     fn lookup(&self, _: &AgentName, _: Option<&str>, _: &[String]) -> Lookup {
         Lookup::default()
     }
-    fn configured(&self, _: &AgentName) -> Result<Profile, Failure> {
+    fn configured(&self, _: &AgentName) -> Result<AgentProfile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
-    fn profile(&self, _: &AgentName, _: &Findings) -> Result<Profile, Failure> {
+    fn profile(&self, _: &AgentName, _: &Findings) -> Result<AgentProfile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
     fn default_agent(&self) -> Result<AgentName, Failure> {
@@ -48,8 +48,8 @@ impl Profiles for NoAgents {
     fn directory(&self, _: &AgentName, _: &str, _: &Findings) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
-    fn limits(&self, _: &AgentName) -> Limits {
-        Limits {
+    fn limits(&self, _: &AgentName) -> ActorLimits {
+        ActorLimits {
             queue_runs_max: 4,
             prompt_bytes_max: 1_000,
             line_bytes_max: 1_000,
@@ -109,7 +109,7 @@ async fn world() -> World {
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     spawn(&store, session_row(&key), None).await;
     let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
-    let row = lease_row(&key, LeaseUse::Ready);
+    let row = lease_row(&key, LeaseStatus::Ready);
     let lease_id = row.lease_id;
     let session = crate::core::rows::SessionRow { lease_id: Some(lease_id), ..snapshot.session };
     let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];
@@ -170,7 +170,7 @@ impl World {
         self.manager.prompt(&self.key, request, IdempotencyKey::mint()).await
     }
 
-    async fn close(&self) -> Result<crate::manager::SessionNow, Failure> {
+    async fn close(&self) -> Result<crate::manager::SessionStatus, Failure> {
         self.manager.close(&self.key, CloseRequest::new("enough"), IdempotencyKey::mint()).await
     }
 
@@ -309,7 +309,7 @@ impl crate::runtime::Runtime for Broken {
     fn link(
         &self,
         _: Option<&str>,
-    ) -> Result<Box<dyn crate::core::link::Link>, crate::runtime::LinkStateError> {
+    ) -> Result<Box<dyn crate::core::link::BackendMachine>, crate::runtime::LinkStateError> {
         Ok(Box::new(BrokenLink))
     }
     fn health(&self) -> crate::runtime::Health {
@@ -317,32 +317,35 @@ impl crate::runtime::Runtime for Broken {
     }
 }
 
-impl crate::core::link::Link for BrokenLink {
-    fn ensure_session(&mut self, _: &crate::core::link::EnsureSession) -> Vec<crate::core::link::LinkStep> {
+impl crate::core::link::BackendMachine for BrokenLink {
+    fn start_session(
+        &mut self,
+        _: &crate::core::link::StartSessionParams,
+    ) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn submit(&mut self, _: &crate::core::link::Submit) -> Vec<crate::core::link::LinkStep> {
+    fn submit(&mut self, _: &crate::core::link::SubmitParams) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<crate::core::link::LinkStep> {
+    fn stream(&mut self, _: u64, _: &[u8]) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn answer(&mut self, _: &crate::core::link::Answer) -> Vec<crate::core::link::LinkStep> {
+    fn answer(&mut self, _: &crate::core::link::RequestReply) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<crate::core::link::LinkStep> {
+    fn cancel(&mut self, _: acp_shared::ids::RunId) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
-    fn set_option(&mut self, _: &crate::core::link::SetOption) -> Vec<crate::core::link::LinkStep> {
+    fn set_option(&mut self, _: &crate::core::link::OptionChange) -> Vec<crate::core::link::BackendStep> {
         panic!("as the test wants it")
     }
-    fn close(&mut self, _: crate::core::link::Goodbye) -> Vec<crate::core::link::LinkStep> {
-        vec![crate::core::link::LinkStep::Farewell]
+    fn close(&mut self, _: crate::core::link::CloseMode) -> Vec<crate::core::link::BackendStep> {
+        vec![crate::core::link::BackendStep::CloseAnswered]
     }
     fn can_discard(&self) -> bool {
         false
     }
-    fn probe(&mut self) -> Vec<crate::core::link::LinkStep> {
+    fn probe(&mut self) -> Vec<crate::core::link::BackendStep> {
         Vec::new()
     }
     fn can_steer(&self) -> bool {

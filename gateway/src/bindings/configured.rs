@@ -6,11 +6,13 @@
 use super::{BindRequest, SessionBindingService};
 use crate::config::Binding;
 use crate::config::load::{Loaded, nearest_source};
-use crate::core::binding::{Placement, intro};
+use crate::core::binding::{Placement, binding_notice};
 use crate::core::command::gate::SYSTEM;
-use crate::core::configured::{Act, Bind, Done, Made, decide, find};
-use crate::core::policy::BindingWindows;
-use crate::core::request::{CloseRequest, Configured, SpawnRequest};
+use crate::core::configured::{
+    BindParams, RetiredSession, StaticBindingAction, StaticSessionSpec, find_entry, static_binding_action,
+};
+use crate::core::policy::BindingTimeouts;
+use crate::core::request::{CloseRequest, SpawnRequest, StaticSessionParams};
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
 use crate::http::service::Service;
@@ -29,10 +31,10 @@ const DECIDED: &str = "configured";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Plan {
-    /// See [`Act::Withdraw`].
-    Withdraw(Done),
-    /// See [`Act::Bind`]; with the entry, and the key of the session to create.
-    Bind { bind: Bind, entry: Box<Binding>, next: SessionKey },
+    /// See [`StaticBindingAction::Withdraw`].
+    Withdraw(RetiredSession),
+    /// See [`StaticBindingAction::Bind`]; with the entry, and the key of the session to create.
+    Bind { bind: BindParams, entry: Box<Binding>, next: SessionKey },
 }
 
 /// Binds conversations according to the configuration. Cheap to clone.
@@ -69,7 +71,8 @@ impl ConfiguredBindings {
             let before = commands::before::<Plan>(db, DECIDED, &of)?;
             let table = &table.config.bindings;
             let due = before.is_none() && !is_routed && {
-                decide(table, &at, configured::look(db, table, &at)?.seen()) != Act::Leave
+                static_binding_action(table, &at, configured::look(db, table, &at)?.seen())
+                    != StaticBindingAction::Leave
             };
             Ok((before, due))
         });
@@ -106,11 +109,11 @@ impl ConfiguredBindings {
         let decided = self.store.write("configured_decide", move |tx| {
             let table = &loaded.config.bindings;
             let look = configured::look(tx, table, &at)?;
-            let plan = match decide(table, &at, look.seen()) {
-                Act::Leave => return Ok(None),
-                Act::Withdraw(done) => Plan::Withdraw(done),
-                Act::Bind(bind) => {
-                    let entry = find(table, &at).map(|found| found.entry.clone());
+            let plan = match static_binding_action(table, &at, look.seen()) {
+                StaticBindingAction::Leave => return Ok(None),
+                StaticBindingAction::Withdraw(done) => Plan::Withdraw(done),
+                StaticBindingAction::Bind(bind) => {
+                    let entry = find_entry(table, &at).map(|found| found.entry.clone());
                     let Some((entry, next)) = entry.zip(look.next.clone()) else { return Ok(None) };
                     if let Some(row) = look.before(bind.after.as_ref()) {
                         bindings::end(tx, row.binding_id, "bound as configured")?;
@@ -123,7 +126,7 @@ impl ConfiguredBindings {
         Ok(decided.await?)
     }
 
-    async fn close(&self, done: &Done, key: &IdempotencyKey) -> Result<(), Failure> {
+    async fn close(&self, done: &RetiredSession, key: &IdempotencyKey) -> Result<(), Failure> {
         tracing::info!(session_key = %done.session_key, changed = ?done.changed, "a configured binding is over");
         self.service.close(&done.session_key, CloseRequest::new(done.reason()), key.clone()).await.map(drop)
     }
@@ -133,7 +136,7 @@ impl ConfiguredBindings {
         &self,
         inbound: &Inbound,
         key: &IdempotencyKey,
-        (Bind { made, to, after }, entry, next): (Bind, Binding, SessionKey),
+        (BindParams { made, to, after }, entry, next): (BindParams, Binding, SessionKey),
     ) -> Result<String, Failure> {
         let at = inbound.conversation.clone();
         self.service.may_focus(&at)?;
@@ -154,13 +157,13 @@ impl ConfiguredBindings {
             at,
             placement: Some(Placement::Here),
             by: SYSTEM.to_owned(),
-            windows: BindingWindows::default(),
+            windows: BindingTimeouts::default(),
             made: Some(metadata),
             key: key.clone(),
         };
         let bound = self.bindings.bind(request).await?;
         let over = after.map(|done| format!("{} is over: {}. ", done.session_key, done.reason()));
-        Ok(over.unwrap_or_default() + &intro(&bound.session, &bound.binding))
+        Ok(over.unwrap_or_default() + &binding_notice(&bound.session, &bound.binding))
     }
 }
 
@@ -185,7 +188,7 @@ pub(crate) fn request(
         spawned_by: None,
         mcp_servers: Vec::new(),
         additional_directories: Vec::new(),
-        configured: Some(Configured { session_key: next, metadata, backend: entry.backend }),
+        configured: Some(StaticSessionParams { session_key: next, metadata, backend: entry.backend }),
     }
 }
 
@@ -194,7 +197,9 @@ pub(crate) fn request(
 /// # Errors
 /// `USAGE` with the detail `BOUND_BY_CONFIGURATION`.
 pub(crate) fn may_unbind(loaded: &Loaded, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
-    let Some(found) = find(&loaded.config.bindings, at).filter(|_| Made::read(metadata).is_some()) else {
+    let Some(found) = find_entry(&loaded.config.bindings, at)
+        .filter(|_| StaticSessionSpec::from_metadata(metadata).is_some())
+    else {
         return Ok(());
     };
     let path = ["bindings".to_owned(), found.number.to_string()];

@@ -14,9 +14,9 @@ pub(crate) use error::BindingError;
 pub(crate) use router::BoundDeliveryRouter;
 
 use crate::channel::Channels;
-use crate::core::binding::{Placement, Stale, renewed, unmade};
-use crate::core::policy::BindingWindows;
-use crate::core::route::Target;
+use crate::core::binding::{Placement, StaleReason, carry_over_settings, placeholder_conversation};
+use crate::core::policy::BindingTimeouts;
+use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
 use crate::core::session::SessionState;
 use crate::metrics::Metrics;
@@ -38,9 +38,10 @@ pub(crate) struct BindRequest {
     /// Author of the request.
     pub(crate) by: String,
     /// Timeouts of the binding; overridden by those of a replaced binding, if any (D5).
-    pub(crate) windows: BindingWindows,
-    /// Metadata of a static binding ([`Made::metadata`](crate::core::configured::Made::metadata)), `None` for
-    /// a user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.
+    pub(crate) windows: BindingTimeouts,
+    /// Metadata of a static binding
+    /// ([`StaticSessionSpec::metadata`](crate::core::configured::StaticSessionSpec::metadata)), `None` for a
+    /// user's request. If set, the channel's capabilities are not checked and no timeouts are inherited.
     pub(crate) made: Option<String>,
     /// Idempotency key of the request.
     pub(crate) key: IdempotencyKey,
@@ -92,7 +93,7 @@ impl SessionBindingService {
         asked: Option<Placement>,
     ) -> Result<Placement, BindingError> {
         let can = self.channels.get(at)?.capabilities(at);
-        let placement = asked.or_else(|| can.usual()).filter(|placement| can.allow(*placement));
+        let placement = asked.or_else(|| can.default_placement()).filter(|placement| can.allow(*placement));
         placement.ok_or_else(|| BindingError::NotHere { channel: at.channel.clone(), can })
     }
 
@@ -157,7 +158,7 @@ impl SessionBindingService {
     pub(crate) async fn resolve_by_conversation(
         &self,
         at: &ConversationRef,
-    ) -> Result<Option<(BindingRow, Target)>, BindingError> {
+    ) -> Result<Option<(BindingRow, BoundSession)>, BindingError> {
         Ok(resolve_by_conversation(&self.store, at).await?)
     }
 
@@ -228,8 +229,8 @@ impl SessionBindingService {
     pub(crate) async fn remove_stale(
         &self,
         binding: &BindingRow,
-        also: impl FnOnce(&Tx<'_>, Stale) -> Result<(), StoreError> + Send + 'static,
-    ) -> Result<Option<Stale>, BindingError> {
+        also: impl FnOnce(&Tx<'_>, StaleReason) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<Option<StaleReason>, BindingError> {
         let id = binding.binding_id;
         let remove = move |tx: &Tx<'_>| {
             let removed = bindings::end_stale(tx, id)?;
@@ -257,7 +258,7 @@ impl SessionBindingService {
 pub(crate) async fn resolve_by_conversation(
     store: &Store,
     at: &ConversationRef,
-) -> Result<Option<(BindingRow, Target)>, StoreError> {
+) -> Result<Option<(BindingRow, BoundSession)>, StoreError> {
     let at = at.clone();
     let read = store.read("binding_of_conversation", move |db| {
         let Some(binding) = bindings::of_conversation(db, &at)? else { return Ok(None) };
@@ -272,7 +273,7 @@ pub(crate) fn new_binding(
     conversation: ConversationRef,
     session: &SessionKey,
     by: &str,
-    windows: BindingWindows,
+    windows: BindingTimeouts,
     now_ms: u64,
 ) -> BindingRow {
     BindingRow {
@@ -295,7 +296,7 @@ pub(crate) fn new_binding(
 /// Turns a binding into a pending one, for a conversation still to be created below its own (H13).
 pub(crate) fn to_be_made(binding: BindingRow) -> BindingRow {
     BindingRow {
-        conversation: unmade(&binding.conversation, binding.binding_id),
+        conversation: placeholder_conversation(&binding.conversation, binding.binding_id),
         status: BindingStatus::Pending,
         ..binding
     }
@@ -357,7 +358,7 @@ fn bind(
         }
         (Placement::Here, Some(before)) => {
             bindings::end(tx, before.binding_id, "bound to another session")?;
-            if made.is_some() { new } else { renewed(new, &before) }
+            if made.is_some() { new } else { carry_over_settings(new, &before) }
         }
         (Placement::Here, None) => new,
         (Placement::Child, None) => to_be_made(new),

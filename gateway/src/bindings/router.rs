@@ -4,7 +4,7 @@
 //! Source: seed 003 "one core delivery router", seed 000 "Duplicate delivery arbitration".
 
 use crate::channel::Channels;
-use crate::core::route::{self, Question, Route, Target};
+use crate::core::route::{self, BoundSession, OutboundContext, Route};
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError, bindings, now_ms};
@@ -29,7 +29,7 @@ pub(crate) struct Arrival {
     /// Destination.
     pub(crate) route: Route,
     /// The conversation's binding, with the state of its session.
-    pub(crate) binding: Option<(BindingRow, Target)>,
+    pub(crate) binding: Option<(BindingRow, BoundSession)>,
 }
 
 impl BoundDeliveryRouter {
@@ -67,7 +67,7 @@ impl BoundDeliveryRouter {
         let route = match self.channels.get(at) {
             Ok(channel) => {
                 let known = binding.as_ref().map(|(binding, target)| (binding, *target));
-                route::inbound(known, channel.normal(), now_ms())
+                route::route_inbound(known, channel.normal(), now_ms())
             }
             Err(error) => Route::Refused { failure: error.into(), reason: "adapter-unavailable" },
         };
@@ -89,8 +89,9 @@ impl BoundDeliveryRouter {
             .store
             .read("route", move |db| Ok((bindings::target(db, &key)?, bindings::of_session(db, &key)?)));
         let (session, bindings) = read.await?;
-        let question = Question { session_key: Some(session_key), session, bindings: &bindings, requester };
-        let route = route::resolve(question, |at| self.channels.serves(at));
+        let question =
+            OutboundContext { session_key: Some(session_key), session, bindings: &bindings, requester };
+        let route = route::route_outbound(question, |at| self.channels.serves(at));
         self.note(OUTBOUND, &route);
         Ok(route)
     }

@@ -4,7 +4,7 @@
 
 use super::{BindingError, Bound, SessionBindingService};
 use crate::channel::{Opened, Outgoing};
-use crate::core::binding::{AtStart, at_start, intro};
+use crate::core::binding::{StartupAction, binding_notice, startup_action};
 use crate::core::project::{PartKind, nonce_of};
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::store::{StoreError, Tx, bindings, now_ms, sessions};
@@ -57,9 +57,9 @@ impl SessionBindingService {
                 return AtOne::Kept;
             }
         };
-        match at_start(binding.status, Some(target), runs_due) {
-            AtStart::Keep => AtOne::Kept,
-            AtStart::End(_) => match self.remove_stale(&binding, |_, _| Ok(())).await {
+        match startup_action(binding.status, Some(target), runs_due) {
+            StartupAction::Keep => AtOne::Kept,
+            StartupAction::End(_) => match self.remove_stale(&binding, |_, _| Ok(())).await {
                 Ok(Some(_)) => {
                     self.metrics.stale_removed(&binding.conversation.channel, "start");
                     AtOne::Removed
@@ -70,7 +70,7 @@ impl SessionBindingService {
                     AtOne::Kept
                 }
             },
-            AtStart::Finish => match self.finish(binding.binding_id).await {
+            StartupAction::Finish => match self.finish(binding.binding_id).await {
                 Ok(_) => AtOne::Finished,
                 Err(error) => {
                     tracing::warn!(session_key = %binding.session_key, %error, "a conversation is not made");
@@ -114,7 +114,7 @@ impl SessionBindingService {
         let at = parent_of(&binding);
         let starter = Outgoing {
             kind: PartKind::Notice,
-            text: intro(&session, &binding),
+            text: binding_notice(&session, &binding),
             nonce: nonce_of(&["starter", &binding_id.to_string()]),
             session_key: Some(session.session_key.clone()),
             run_id: None,

@@ -2,9 +2,9 @@
 use super::start::Reconciled;
 use super::*;
 use crate::channel::{Channel, Lookup, Opened, Outgoing, Reply, SendOutcome};
-use crate::core::binding::{Capabilities, Window};
-use crate::core::route::{Destination, Route};
-use crate::core::split::{Limit, Unit};
+use crate::core::binding::{BindingTimeout, Capabilities};
+use crate::core::route::{Route, UnboundDestination};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::codec::run;
 use crate::store::delivery;
 use crate::tests::{binding_row, conversation, eventually, open, session_row, spawn};
@@ -69,12 +69,12 @@ impl Channel for Hall {
         self.can
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_096)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Ignore
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Ignore
     }
 
     fn send<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> Reply<'a, SendOutcome> {
@@ -136,7 +136,7 @@ fn asked(session: &str, at: ConversationRef, by: &str) -> BindRequest {
         at,
         placement: None,
         by: by.to_owned(),
-        windows: BindingWindows { idle_ms: Some(1_000), max_age_ms: None },
+        windows: BindingTimeouts { idle_ms: Some(1_000), max_age_ms: None },
         made: None,
         key: IdempotencyKey::mint(),
     }
@@ -146,7 +146,7 @@ fn asked(session: &str, at: ConversationRef, by: &str) -> BindRequest {
 async fn set_window(
     store: &Store,
     (session, at): (&str, &ConversationRef),
-    window: Window,
+    window: BindingTimeout,
     ms: Option<u64>,
 ) -> Vec<BindingRow> {
     let (key, at) = (key(session), at.clone());
@@ -182,8 +182,8 @@ async fn d05_a_rebind_keeps_the_windows_and_shows_nothing_old() {
     let service = service(&store, &[&hall]);
     let first = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
     assert!(first.fresh);
-    set_window(&store, ("1", &at("a", "room")), Window::Idle, Some(7_000)).await;
-    set_window(&store, ("1", &at("a", "room")), Window::MaxAge, Some(90_000)).await;
+    set_window(&store, ("1", &at("a", "room")), BindingTimeout::Idle, Some(7_000)).await;
+    set_window(&store, ("1", &at("a", "room")), BindingTimeout::MaxAge, Some(90_000)).await;
     // The same again is the same binding; another session takes its place, with its windows.
     let again = service.bind(asked("1", at("a", "room"), "bob")).await.unwrap();
     assert_eq!((again.binding.binding_id, again.fresh), (first.binding.binding_id, false));
@@ -260,11 +260,11 @@ async fn d06_accounts_are_isolated() {
     }
     for (account, session) in [("a", "1"), ("b", "2")] {
         let (found, target) = service.resolve_by_conversation(&at(account, "room")).await.unwrap().unwrap();
-        assert_eq!((found.session_key, target), (key(session), Target::Known(SessionState::Idle)));
+        assert_eq!((found.session_key, target), (key(session), BoundSession::Known(SessionState::Idle)));
     }
     // A session that is bound in both accounts: a window is one account's.
     service.bind(asked("1", at("b", "other"), "ann")).await.unwrap();
-    let set = set_window(&store, ("1", &at("a", "room")), Window::Idle, None).await;
+    let set = set_window(&store, ("1", &at("a", "room")), BindingTimeout::Idle, None).await;
     assert_eq!(set.len(), 1);
     let idle: Vec<_> =
         service.list_by_session(&key("1")).await.unwrap().into_iter().map(|row| row.idle_ms).collect();
@@ -298,17 +298,17 @@ async fn d04_all_bindings_of_a_session_in_the_account_get_a_window() {
     let hall = Hall::new("a", BOTH);
     let service = service(&store, &[&hall]);
     let room = at("a", "room");
-    assert_eq!(set_window(&store, ("1", &room), Window::Idle, Some(5)).await, []);
+    assert_eq!(set_window(&store, ("1", &room), BindingTimeout::Idle, Some(5)).await, []);
     service.bind(asked("1", room.clone(), "ann")).await.unwrap();
     service.bind(asked("1", at("a", "second"), "ann")).await.unwrap();
     execute(&store, "UPDATE acp_bindings SET bound_at = 1, last_activity_at = 1").await;
-    let set = set_window(&store, ("1", &room), Window::Idle, Some(5_000)).await;
+    let set = set_window(&store, ("1", &room), BindingTimeout::Idle, Some(5_000)).await;
     assert_eq!(set, rows(&store, "1").await, "what is said is what is stored");
     assert!(set.iter().all(|row| row.idle_ms == Some(5_000) && row.last_activity_at_ms > 1));
     assert!(set.iter().all(|row| row.bound_at_ms == 1), "the age goes on");
-    let set = set_window(&store, ("1", &room), Window::MaxAge, Some(9_000)).await;
+    let set = set_window(&store, ("1", &room), BindingTimeout::MaxAge, Some(9_000)).await;
     assert!(set.iter().all(|row| row.max_age_ms == Some(9_000) && row.bound_at_ms > 1));
-    let off = set_window(&store, ("1", &room), Window::Idle, None).await;
+    let off = set_window(&store, ("1", &room), BindingTimeout::Idle, None).await;
     assert!(off.iter().all(|row| row.idle_ms.is_none() && row.max_age_ms == Some(9_000)));
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct NoAdapter {
 
 impl From<NoAdapter> for Failure {
     fn from(error: NoAdapter) -> Self {
-        route::no_adapter(&error.channel, &error.account_id)
+        route::no_adapter_error(&error.channel, &error.account_id)
     }
 }
 

@@ -5,11 +5,11 @@
 
 use crate::channel::{Channel, EditOutcome, Lookup, Opened, Outgoing, Reply, SendOutcome};
 use crate::core::binding::Capabilities;
-use crate::core::command::gate::Standing;
+use crate::core::command::gate::RequesterRole;
 use crate::core::project::{PartKind, nonce_of};
-use crate::core::route::Destination;
+use crate::core::route::UnboundDestination;
 use crate::core::rows::ConversationRef;
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::Store;
 use crate::store::console::{self, NewConsoleMessage};
 
@@ -57,17 +57,17 @@ impl Channel for Console {
         false
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, MESSAGE_BYTES_MAX)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, MESSAGE_BYTES_MAX)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     /// Operator: only the gateway's own user has access to the socket, and this user runs the gateway.
-    fn standing(&self, _author: &str) -> Standing {
-        Standing::Operator
+    fn standing(&self, _author: &str) -> RequesterRole {
+        RequesterRole::Operator
     }
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {

@@ -1,6 +1,6 @@
 //! Inbox port: the interface through which channels pass incoming events to the gateway.
 
-use super::{Action, ConversationRef, Inbound, Place, Reply};
+use super::{ConversationRef, Inbound, MessageButton, Place, Reply};
 use std::any::Any;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -139,7 +139,7 @@ pub struct Said {
     /// True if only the person addressed may see the reply.
     pub private: bool,
     /// Buttons of the reply.
-    pub actions: Vec<Action>,
+    pub actions: Vec<MessageButton>,
     /// True if the answered message in the conversation shows the same result.
     pub shown: bool,
 }

@@ -13,13 +13,13 @@ mod inbox;
 pub(crate) use adapters::{Beside, Channels, NoAdapter};
 
 pub use crate::core::binding::Capabilities;
-pub use crate::core::command::gate::{Approves, Standing};
+pub use crate::core::command::gate::{ApprovalScope, RequesterRole};
 pub use crate::core::files::{Attachment, AttachmentContent};
 pub use crate::core::project::PartKind;
-pub use crate::core::project::actions::{Action, ActionStyle};
-pub use crate::core::route::Destination;
+pub use crate::core::project::actions::{ButtonStyle, MessageButton};
+pub use crate::core::route::UnboundDestination;
 pub use crate::core::rows::ConversationRef;
-pub use crate::core::split::{Limit, Unit};
+pub use crate::core::split::{MessageLimit, Unit};
 pub use crate::store::bindings::Place;
 pub use crate::store::inbox::{Answer, Inbound};
 pub use health::{Figure, Health};
@@ -28,7 +28,7 @@ pub use inbox::{
     Waiting,
 };
 
-use crate::core::project::tag::tagged;
+use crate::core::project::tag::with_tag;
 use acp_shared::ids::{RunId, SessionKey};
 use bytes::Bytes;
 use std::fmt;
@@ -81,7 +81,7 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Returns the maximum size of one message.
-    fn limit(&self) -> Limit;
+    fn limit(&self) -> MessageLimit;
 
     /// Returns the maximum size of an attached file, in bytes. `None` if messages carry no files; the gateway
     /// then attaches none.
@@ -90,12 +90,12 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Returns the destination of messages from unbound conversations.
-    fn normal(&self) -> Destination;
+    fn normal(&self) -> UnboundDestination;
 
     /// Returns the rights that an author has on commands, beyond those on sessions of their own. A channel
     /// without such information keeps the default.
-    fn standing(&self, _author: &str) -> Standing {
-        Standing::Person
+    fn standing(&self, _author: &str) -> RequesterRole {
+        RequesterRole::Person
     }
 
     /// Sends one message. If the channel has seen the nonce before, nothing is sent, and the id of the first
@@ -235,7 +235,7 @@ pub struct Outgoing {
     /// of them.
     pub others: Vec<String>,
     /// Buttons in order, at most [`Channel::buttons_max`]. Without buttons the text says the same.
-    pub actions: Vec<Action>,
+    pub actions: Vec<MessageButton>,
     /// Short tag that distinguishes the message from another one of ours with the same text. Shown with the
     /// text if a lookup compares texts ([`Outgoing::tagged`]); unused by channels that identify messages by
     /// nonce (H12).
@@ -252,7 +252,7 @@ impl Outgoing {
     /// Returns the text with the tag, which adds at most 30 characters.
     #[must_use]
     pub fn tagged(&self) -> String {
-        tagged(&self.text, self.tag.as_deref())
+        with_tag(&self.text, self.tag.as_deref())
     }
 }
 

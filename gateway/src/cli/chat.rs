@@ -9,7 +9,7 @@ use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::output::{Out, Outcome, Stop, say};
 use crate::cli::{Global, inside, usage};
 use crate::client::{Client, Events, Wanted, encode};
-use crate::core::request::Spawned;
+use crate::core::request::SpawnResult;
 use crate::error::Failure;
 use crate::http::console::{ConversationView, Said, Say};
 use crate::store::inbox::Outcome as Came;
@@ -156,7 +156,7 @@ impl Chat<'_> {
             additional_directories,
             ..SpawnBody::default()
         };
-        let spawned: Spawned = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
+        let spawned: SpawnResult = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
         Ok(spawned.session_key)
     }
 

@@ -5,7 +5,7 @@ use crate::cli::{Global, inside, usage};
 use crate::config::load::{Inputs, Loaded, load, nearest_source};
 use crate::config::source::shown;
 use crate::config::{Channels, unused};
-use crate::core::policy::{self, Scope, effective};
+use crate::core::policy::{self, PolicyScope, effective_policy};
 use crate::error::Failure;
 use crate::store::schema::DB_FILE;
 use acp_shared::codes::Code;
@@ -173,9 +173,13 @@ pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
 }
 
 fn show_effective(loaded: &Loaded, args: &ShowArgs, out: &mut Out) -> Outcome {
-    let scope =
-        Scope { channel: args.channel.clone(), account: args.account.clone(), agent: args.agent.clone() };
-    let rows = policy::shown(&effective(loaded, &scope)).map_err(|error| inside("the policy", &error))?;
+    let scope = PolicyScope {
+        channel: args.channel.clone(),
+        account: args.account.clone(),
+        agent: args.agent.clone(),
+    };
+    let rows = policy::list_settings(&effective_policy(loaded, &scope))
+        .map_err(|error| inside("the policy", &error))?;
     out.show(&rows, |rows| {
         let cells = rows.iter().map(|row| {
             let note = row.note.clone().unwrap_or_default();

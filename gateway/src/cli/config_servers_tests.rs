@@ -9,7 +9,7 @@ use serde_json::json;
 /// MCP servers that the agent is given.
 fn servers(loaded: &Loaded) -> String {
     let profile = agents(loaded).configured(&mine()).unwrap();
-    json!(profile.mcp_servers.iter().map(mcp::param).collect::<Vec<_>>()).to_string()
+    json!(profile.mcp_servers.iter().map(mcp::server_param).collect::<Vec<_>>()).to_string()
 }
 
 pub(super) const ROWS: &[Row] = &[

@@ -10,13 +10,13 @@ use crate::cli::serve::supervisor_of;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::config::source::{Shape, schema};
 use crate::config::unused::{UNUSED, note};
-use crate::core::card::{Came, Card, Pace};
-use crate::core::configured::{Made, find, first_key};
+use crate::core::card::{Card, CardUpdateResult, UpdateRate};
+use crate::core::configured::{StaticSessionSpec, find_entry, first_key};
 use crate::core::event::{EventKind, EventRow};
-use crate::core::policy::{Bind, Policy, Scope, effective};
-use crate::core::project::{Digest, RunDigest, Style, project};
+use crate::core::policy::{BindOrigin, EffectivePolicy, PolicyScope, effective_policy};
+use crate::core::project::{RenderData, RunDigest, Style, render_row};
 use crate::core::rows::{ConversationRef, RunMode};
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use crate::error::Failure;
 use crate::forget;
 use crate::live::Live;
@@ -113,13 +113,16 @@ fn supervisor(loaded: &Loaded) -> String {
     format!("{:?}", supervisor_of(&loaded.config, Path::new("/state")))
 }
 
-fn policy(loaded: &Loaded, channel: &str) -> Policy {
-    let scope =
-        Scope { channel: Some(channel.to_owned()), account: Some("main".to_owned()), agent: Some(mine()) };
-    effective(loaded, &scope)
+fn policy(loaded: &Loaded, channel: &str) -> EffectivePolicy {
+    let scope = PolicyScope {
+        channel: Some(channel.to_owned()),
+        account: Some("main".to_owned()),
+        agent: Some(mine()),
+    };
+    effective_policy(loaded, &scope)
 }
 
-fn policies(loaded: &Loaded) -> [Policy; 2] {
+fn policies(loaded: &Loaded) -> [EffectivePolicy; 2] {
     ["console", "discord"].map(|channel| policy(loaded, channel))
 }
 
@@ -127,7 +130,7 @@ fn policies(loaded: &Loaded) -> [Policy; 2] {
 fn gates(loaded: &Loaded, channel: &str) -> String {
     let policy = policy(loaded, channel);
     let prompt = policy.may_prompt();
-    format!("{prompt:?} {:?} {:?}", policy.may_bind(Bind::Focus), policy.may_bind(Bind::Spawn))
+    format!("{prompt:?} {:?} {:?}", policy.may_bind(BindOrigin::Focus), policy.may_bind(BindOrigin::Spawn))
 }
 
 fn console(loaded: &Loaded) -> String {
@@ -162,7 +165,7 @@ fn backend(loaded: &Loaded) -> String {
     registry.register(Arc::new(DirectRuntime::default()));
     let policy = policy(loaded, "console");
     let found = registry.require(&policy.backend.value).map(|runtime| runtime.id());
-    format!("{found:?} {}", policy.without_backend(Failure::of(Code::BackendMissing)))
+    format!("{found:?} {}", policy.explain_missing_backend(Failure::of(Code::BackendMissing)))
 }
 
 /// What is made of the first message in a conversation that the configuration binds.
@@ -173,8 +176,8 @@ fn configured(loaded: &Loaded) -> String {
         conversation_id: "c".to_owned(),
         parent_conversation_id: None,
     };
-    let Some(found) = find(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
-    let made = Made::of(found.entry).unwrap();
+    let Some(found) = find_entry(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
+    let made = StaticSessionSpec::of(found.entry).unwrap();
     let key = first_key(&made.agent, ("console", "main", "c")).unwrap();
     format!("{:?}", bindings::configured::request(&at, found.entry.clone(), (key, made.metadata(None))))
 }
@@ -206,9 +209,9 @@ fn journal() -> Vec<EventRow> {
     (1..).zip(rows).map(row).collect()
 }
 
-fn stream(loaded: &Loaded) -> (Style, Pace) {
-    let stream = Live::new(loaded.clone()).stream(&Scope::default());
-    (Style::new(Limit::new(Unit::Bytes, 16_384), &stream), Pace::of(&stream))
+fn stream(loaded: &Loaded) -> (Style, UpdateRate) {
+    let stream = Live::new(loaded.clone()).stream(&PolicyScope::default());
+    (Style::new(MessageLimit::new(Unit::Bytes, 16_384), &stream), UpdateRate::of(&stream))
 }
 
 /// What a conversation is told of a turn.
@@ -216,15 +219,16 @@ fn told(loaded: &Loaded) -> String {
     let (style, rows) = (stream(loaded).0, journal());
     let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
     rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
-    let parts = project(BindingId::mint(), &style, &rows[rows.len() - 1], Digest::Run(&digest));
+    let parts = render_row(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
     format!("{:?}", parts.into_iter().map(|part| part.text).collect::<Vec<_>>())
 }
 
 /// A long answer and a change of a file, as a channel with files is told it: the names and sizes of files.
 fn files(loaded: &Loaded) -> String {
-    let scope = Scope { channel: Some("discord".to_owned()), account: Some("main".to_owned()), agent: None };
+    let scope =
+        PolicyScope { channel: Some("discord".to_owned()), account: Some("main".to_owned()), agent: None };
     let stream = Live::new(loaded.clone()).stream(&scope);
-    let limit = Limit::new(Unit::Bytes, 2_000);
+    let limit = MessageLimit::new(Unit::Bytes, 2_000);
     let mut rows = journal();
     let diff = json!({"type": "diff", "path": "a", "oldText": null, "newText": "x"});
     rows[1].payload = json!({"toolCallId": "a", "status": "completed", "content": [diff]}).to_string();
@@ -234,7 +238,7 @@ fn files(loaded: &Loaded) -> String {
         rows[0].payload = json!({"content": {"type": "text", "text": "word ".repeat(words)}}).to_string();
         let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
         rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
-        let parts = project(BindingId::mint(), &style, &rows[rows.len() - 1], Digest::Run(&digest));
+        let parts = render_row(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
         parts.into_iter().map(|part| part.files).collect::<Vec<_>>()
     };
     let told = [of(1_000), of(20_000)];
@@ -250,9 +254,9 @@ fn cards(loaded: &Loaded) -> String {
         if now % 3_000 == 0 {
             rows.next().into_iter().for_each(|row| card.push(now, &row));
         }
-        if let Some(act) = card.act(now) {
+        if let Some(act) = card.next_update(now) {
             changes.push((now, act));
-            card.came(now, Came::Shown { message_id: "m".to_owned() });
+            card.handle_result(now, CardUpdateResult::Shown { message_id: "m".to_owned() });
         }
     }
     format!("{changes:?}")

@@ -6,8 +6,8 @@ use crate::cli::output::{Out, Outcome, Stop, name, say};
 use crate::cli::{Global, Once, inside, usage};
 use crate::client::{Client, Events, Wanted, encode};
 use crate::core::permission::kind_note;
-use crate::core::project::excerpt;
-use crate::core::request::{Cancelled, PromptAccepted};
+use crate::core::project::tool_preview;
+use crate::core::request::{CancelResult, PromptAccepted};
 use crate::core::rows::RunMode;
 use crate::core::session::SessionState;
 use crate::error::Failure;
@@ -250,7 +250,7 @@ impl Turn {
             format!("  {} {}{note}", i + 1, name(called))
         });
         out.line(&format!("The agent asks: {}", name(&asked.title)))?;
-        if let Some(excerpt) = excerpt(&asked.tool_call) {
+        if let Some(excerpt) = tool_preview(&asked.tool_call) {
             out.line(&excerpt)?;
         }
         out.line(&choices.collect::<Vec<_>>().join("\n"))?;
@@ -295,7 +295,7 @@ impl Turn {
         out.note("[cancelling; Ctrl-C again leaves the turn alone]")?;
         let path = format!("/v1/sessions/{}/cancel", encode(self.session.as_str()));
         let body = CancelBody { run_id: (!self.steered).then_some(self.run) };
-        let _: Cancelled = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
+        let _: CancelResult = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
         Ok(())
     }
 }

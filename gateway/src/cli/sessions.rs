@@ -10,10 +10,10 @@ use crate::cli::output::{Out, Outcome, age, name, now_ms, table};
 use crate::cli::{Global, Once, usage};
 use crate::client::{Wanted, encode};
 use crate::config::{NonInteractive, PermissionMode};
-use crate::core::request::{Cancelled, SessionNow};
+use crate::core::request::{CancelResult, SessionStatus};
 use crate::core::rows::{BindingStatus, SessionMode};
 use crate::core::sanitize;
-use crate::core::ttl::{Expiry, Source, span};
+use crate::core::ttl::{Expiry, TimeoutKind, format_duration};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
@@ -266,7 +266,7 @@ pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
         }
         Verb::Cancel { session, run, once } => {
             let body = CancelBody { run_id: run };
-            let done: Cancelled = client.post(&path(&session, "/cancel"), &body, &once.key()).await?;
+            let done: CancelResult = client.post(&path(&session, "/cancel"), &body, &once.key()).await?;
             out.show(&done, |done| match done.run_id {
                 Some(run) => format!("Run {run} was asked to stop."),
                 None => "Nothing ran or waited.".to_owned(),
@@ -274,7 +274,7 @@ pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
         }
         Verb::Set(SetArgs { session, one, once }) => {
             let body = one.body()?;
-            let now: SessionNow = client.post(&path(&session, "/options"), &body, &once.key()).await?;
+            let now: SessionStatus = client.post(&path(&session, "/options"), &body, &once.key()).await?;
             out.show(&now, |now| match &now.setting {
                 Some(result) => format!("{}: {}", now.session_key, result.text),
                 None => format!("{} has it, now and after a restart of its agent.", now.session_key),
@@ -289,7 +289,7 @@ pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
             })
         }
         Verb::New { session, once } => {
-            let now: SessionNow = client.post(&path(&session, "/new"), &NewBody {}, &once.key()).await?;
+            let now: SessionStatus = client.post(&path(&session, "/new"), &NewBody {}, &once.key()).await?;
             out.show(&now, |now| format!("{} begins anew with the next prompt.", now.session_key))
         }
         Verb::Close(args) => end(global, "/close", args, out).await,
@@ -302,7 +302,7 @@ pub(crate) async fn run(global: &Global, verb: Verb, out: &mut Out) -> Outcome {
 async fn end(global: &Global, verb: &str, args: EndArgs, out: &mut Out) -> Outcome {
     let path = format!("/v1/sessions/{}{verb}", encode(args.session.as_str()));
     let body = CloseBody { reason: args.reason, discard: args.discard };
-    let now: SessionNow = global.client()?.post(&path, &body, &args.once.key()).await?;
+    let now: SessionStatus = global.client()?.post(&path, &body, &args.once.key()).await?;
     out.show(&now, |now| {
         let forgets = match now.discarded {
             Some(true) => " Its agent was asked to forget it.",
@@ -373,7 +373,7 @@ async fn spawn(global: &Global, args: SpawnArgs, out: &mut Out) -> Outcome {
             let text = format!(
                 "The agent has not opened its session within {}; it is still being started. \
                  `acp-gateway sessions show {key}` says when it has.",
-                span(args.wait * 1_000)
+                format_duration(args.wait * 1_000)
             );
             Err(Failure::new(Code::Timeout, text).detail("NOT_OPEN").into())
         }
@@ -438,13 +438,13 @@ fn given(view: &SessionView) -> Vec<(&'static str, String)> {
 /// Formats the timeout that ends first.
 fn time_left(expiry: &Expiry, now: u64) -> String {
     let what = match expiry.source {
-        Source::BindingIdle => "idle limit of its binding",
-        Source::BindingMaxAge => "maximum age of its binding",
-        Source::Session => "limit of sessions",
-        Source::Runtime => "limit of idle agents",
+        TimeoutKind::BindingIdle => "idle limit of its binding",
+        TimeoutKind::BindingMaxAge => "maximum age of its binding",
+        TimeoutKind::Session => "limit of sessions",
+        TimeoutKind::Runtime => "limit of idle agents",
     };
-    let left = span(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
-    format!("in {left}, if nothing happens ({what}, {})", span(expiry.window_ms))
+    let left = format_duration(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
+    format!("in {left}, if nothing happens ({what}, {})", format_duration(expiry.window_ms))
 }
 
 fn show(view: &SessionView) -> String {

@@ -3,12 +3,12 @@
 use super::{Asked, Commands, Meant};
 use crate::bindings::configured::may_unbind;
 use crate::bindings::{BindRequest, Bound, DONE, Unbind};
-use crate::core::binding::{Window, intro};
-use crate::core::command::gate::{Belongs, Who};
+use crate::core::binding::{BindingTimeout, binding_notice};
+use crate::core::command::gate::{AccessRequirement, Ownership};
 use crate::core::rows::{BindingRow, Verbosity};
 use crate::core::session::SessionState;
-use crate::core::ttl::span;
-use crate::core::when::utc;
+use crate::core::ttl::format_duration;
+use crate::core::when::format_utc;
 use crate::error::Failure;
 use crate::inbound::root_key;
 use crate::store::{bindings, commands};
@@ -19,7 +19,7 @@ impl Commands {
     /// `/focus`
     pub(super) async fn focus(&self, asked: Asked<'_>, name: &str) -> Result<String, Failure> {
         let decide = async {
-            let session_key = self.named(asked, Some(name), Who::Focus).await?;
+            let session_key = self.named(asked, Some(name), AccessRequirement::Focus).await?;
             if self.service.session(&session_key).await?.state == SessionState::Closed {
                 return Err(Failure::of(Code::SessionClosed));
             }
@@ -55,8 +55,8 @@ impl Commands {
         });
         let (is_done, binding) = before.await?;
         if let Some(binding) = binding.filter(|_| !is_done) {
-            let belongs = Belongs { session: Vec::new(), bindings: vec![binding.bound_by] };
-            asked.by.may(Who::Binder, &belongs)?;
+            let belongs = Ownership { session: Vec::new(), bindings: vec![binding.bound_by] };
+            asked.by.may(AccessRequirement::Binder, &belongs)?;
             may_unbind(&self.service.config(), &at, &binding.metadata)?;
         }
         let reason = format!("unbound by {}", asked.name());
@@ -90,8 +90,8 @@ impl Commands {
             return Err(Failure::new(Code::NotBound, text).origin("gateway"));
         };
         let Some(to) = change else { return Ok(verbosity_text(binding.verbosity, "")) };
-        let belongs = Belongs { session: Vec::new(), bindings: vec![binding.bound_by.clone()] };
-        asked.by.may(Who::Binder, &belongs)?;
+        let belongs = Ownership { session: Vec::new(), bindings: vec![binding.bound_by.clone()] };
+        asked.by.may(AccessRequirement::Binder, &belongs)?;
         let done = self.store.write("verbosity_set", move |tx| {
             commands::once(tx, DONE, &root, || {
                 bindings::set_verbosity(tx, &binding, to)?;
@@ -106,15 +106,15 @@ impl Commands {
         &self,
         asked: Asked<'_>,
         target: Option<&str>,
-        window: Window,
+        window: BindingTimeout,
         change: Option<Option<u64>>,
     ) -> Result<String, Failure> {
         let Some(ms) = change else {
-            let session = self.named(asked, target, Who::Anyone).await?;
+            let session = self.named(asked, target, AccessRequirement::Anyone).await?;
             return self.shown(asked, session, window).await;
         };
         let decide = async {
-            let session_key = self.named(asked, target, Who::Binder).await?;
+            let session_key = self.named(asked, target, AccessRequirement::Binder).await?;
             Ok(Meant { session_key, answer: None, elsewhere: false })
         };
         let session = self.meant(asked, decide).await?.session_key;
@@ -141,7 +141,7 @@ impl Commands {
     pub(super) fn begun(&self, asked: Asked<'_>, bound: &Bound) -> String {
         let at = &bound.binding.conversation;
         if at.conversation_id == asked.inbound.conversation.conversation_id {
-            intro(&bound.session, &bound.binding)
+            binding_notice(&bound.session, &bound.binding)
         } else {
             let place = self.bindings.mention(at);
             format!("{} is bound to the conversation {place}. Go on there.", bound.session.session_key)
@@ -149,7 +149,12 @@ impl Commands {
     }
 
     /// Returns the text for one timeout of a session's binding.
-    async fn shown(&self, asked: Asked<'_>, session: SessionKey, window: Window) -> Result<String, Failure> {
+    async fn shown(
+        &self,
+        asked: Asked<'_>,
+        session: SessionKey,
+        window: BindingTimeout,
+    ) -> Result<String, Failure> {
         let (key, at) = (session.clone(), asked.inbound.conversation.clone());
         let found = self.store.read("binding_windows", move |db| commands::bindings_near(db, &key, &at));
         let found = found.await?;
@@ -179,18 +184,18 @@ fn unbound(session: &SessionKey) -> Failure {
 }
 
 /// Describes a timeout of a binding and when it ends the binding.
-fn window_text(binding: &BindingRow, window: Window) -> String {
+fn window_text(binding: &BindingRow, window: BindingTimeout) -> String {
     let (ms, since_ms, after) = match window {
-        Window::Idle => (binding.idle_ms, binding.last_activity_at_ms, " without a word"),
-        Window::MaxAge => (binding.max_age_ms, binding.bound_at_ms, ", whatever is said"),
+        BindingTimeout::Idle => (binding.idle_ms, binding.last_activity_at_ms, " without a word"),
+        BindingTimeout::MaxAge => (binding.max_age_ms, binding.bound_at_ms, ", whatever is said"),
     };
     match ms.filter(|ms| *ms > 0) {
         None => format!("/session {} is off: the binding does not end for that reason.", window.as_str()),
         Some(ms) => format!(
             "/session {} is {}: the binding ends after that time{after}; as it is, at {}.",
             window.as_str(),
-            span(ms),
-            utc(since_ms.saturating_add(ms))
+            format_duration(ms),
+            format_utc(since_ms.saturating_add(ms))
         ),
     }
 }

@@ -3,14 +3,14 @@
 
 use super::{Asked, Commands, options, permissions};
 use crate::api::{AgentView, StatusView};
-use crate::core::command::gate::Standing;
+use crate::core::command::gate::RequesterRole;
 use crate::core::paths::hide_paths;
-use crate::core::policy::Policy;
-use crate::core::project::unmarked;
+use crate::core::policy::EffectivePolicy;
+use crate::core::project::escape_name;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::core::run::RunState;
 use crate::core::ttl::Expiry;
-use crate::core::when::utc;
+use crate::core::when::format_utc;
 use crate::error::Failure;
 use crate::store::codec::Word as _;
 use crate::store::commands;
@@ -33,7 +33,7 @@ const ABILITIES_MAX: usize = 16;
 impl Commands {
     /// Returns the open sessions that the person may see, last used first.
     async fn visible(&self, asked: Asked<'_>) -> Result<Vec<SessionRow>, Failure> {
-        if asked.by.standing == Standing::Operator {
+        if asked.by.role == RequesterRole::Operator {
             return self.service.sessions(false, u32::try_from(LIST_MAX).unwrap_or(u32::MAX)).await;
         }
         let mut own = Vec::new();
@@ -136,7 +136,7 @@ fn places(bindings: &[BindingRow]) -> String {
 }
 
 fn name(row: &SessionRow, is_markdown: bool) -> String {
-    row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| unmarked(label, is_markdown))
+    row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| escape_name(label, is_markdown))
 }
 
 fn session_line(row: &SessionRow, around: &Circumstances, is_markdown: bool) -> String {
@@ -169,7 +169,7 @@ fn status_text(
 ) -> String {
     let mut text = format!("{} ({}) in {}", row.session_key, row.agent, row.cwd);
     if let Some(label) = &row.label {
-        let _ = write!(text, ", called {}", unmarked(label, is_markdown));
+        let _ = write!(text, ", called {}", escape_name(label, is_markdown));
     }
     let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
     let _ = write!(text, "\n{}", places(bindings));
@@ -183,9 +183,9 @@ fn status_text(
     for (name, values) in row.options.agent.lines() {
         let _ = write!(text, "\nagent's {}: {}", short(&name), short(&values));
     }
-    let _ = write!(text, "\nlast used: {}", utc(row.last_activity_at_ms));
+    let _ = write!(text, "\nlast used: {}", format_utc(row.last_activity_at_ms));
     if let Some(expiry) = expiry {
-        let _ = write!(text, "\nends: {} if it is not used ({})", utc(expiry.at_ms), expiry.reason());
+        let _ = write!(text, "\nends: {} if it is not used ({})", format_utc(expiry.at_ms), expiry.reason());
     }
     if let Some(failure) = &row.last_error {
         let _ = write!(text, "\nlast error: {} ({})", short(&hide_paths(&failure.message)), failure.code);
@@ -251,7 +251,7 @@ fn agents_text(
     text
 }
 
-fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> String {
+fn doctor_text(status: &StatusView, around: &Circumstances, policy: &EffectivePolicy) -> String {
     let mut checks: Vec<(bool, String)> = Vec::new();
     let mut next: Vec<&str> = Vec::new();
     let mut check = |ok: bool, text: String, step: &'static str| {
@@ -320,7 +320,7 @@ fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> 
     text
 }
 
-fn install_text(status: &StatusView, views: &[AgentView], policy: &Policy) -> String {
+fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePolicy) -> String {
     let wanted = &policy.backend.value;
     let is_there = status.backends.iter().any(|backend| backend.id == *wanted);
     let mut steps = Vec::new();

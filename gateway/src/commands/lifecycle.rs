@@ -3,10 +3,10 @@
 use super::{Asked, Commands, Meant};
 use crate::bindings::BindingError;
 use crate::core::binding::Placement;
-use crate::core::command::{Place, SpawnArgs};
-use crate::core::configured::find;
+use crate::core::command::{SpawnArgs, SpawnPlacement};
+use crate::core::configured::find_entry;
 use crate::core::paths::hide_paths;
-use crate::core::request::{QueuedChange, QueuedNow};
+use crate::core::request::{QueueEdit, QueueEditResult};
 use crate::core::rows::{RunMode, SessionMode};
 use crate::core::session::{Ending, SessionState};
 use crate::error::Failure;
@@ -22,9 +22,9 @@ impl Commands {
         asked.by.may_spawn()?;
         let at = &asked.inbound.conversation;
         let placement = match args.place {
-            Place::Auto => Some(self.bindings.placement(at, None)?),
-            Place::Here => Some(self.bindings.placement(at, Some(Placement::Here))?),
-            Place::Off => None,
+            SpawnPlacement::Auto => Some(self.bindings.placement(at, None)?),
+            SpawnPlacement::Here => Some(self.bindings.placement(at, Some(Placement::Here))?),
+            SpawnPlacement::Off => None,
         };
         let request = SpawnRequest {
             agent: args.agent,
@@ -123,15 +123,15 @@ impl Commands {
         asked: Asked<'_>,
         session: &SessionKey,
         run_id: RunId,
-        change: QueuedChange,
+        change: QueueEdit,
     ) -> Result<String, Failure> {
-        let steers = change == QueuedChange::Steer;
+        let steers = change == QueueEdit::Steer;
         let now = self.service.queued(session, run_id, change, root_key(asked.inbound)?).await?;
         Ok(match (now, steers) {
-            (QueuedNow::Done, true) => "Said into the running turn.",
-            (QueuedNow::Done, false) => "Dropped.",
-            (QueuedNow::TooLate, _) => "Too late: it does not wait any more.",
-            (QueuedNow::Unsteerable, _) => {
+            (QueueEditResult::Done, true) => "Said into the running turn.",
+            (QueueEditResult::Done, false) => "Dropped.",
+            (QueueEditResult::TooLate, _) => "Too late: it does not wait any more.",
+            (QueueEditResult::Unsteerable, _) => {
                 "This turn cannot be steered: the message waits on, and is the next prompt when its turn comes."
             }
         }
@@ -179,7 +179,7 @@ impl Commands {
                  conversation in it. Its history stays.{forgets}"
             ));
         }
-        let again = match find(&self.service.config().config.bindings, &asked.inbound.conversation) {
+        let again = match find_entry(&self.service.config().config.bindings, &asked.inbound.conversation) {
             Some(_) => " The configuration binds this one: the next message begins a new session.",
             None => "",
         };

@@ -12,9 +12,9 @@ mod options;
 mod permissions;
 
 use crate::bindings::{BoundDeliveryRouter, SessionBindingService};
-use crate::core::command::gate::{Belongs, Requester, Standing, Who};
-use crate::core::command::{Act, Command, target, verbs};
-use crate::core::request::QueuedChange;
+use crate::core::command::gate::{AccessRequirement, Ownership, Requester, RequesterRole};
+use crate::core::command::{ChatCommand, SessionAction, target, verbs};
+use crate::core::request::QueueEdit;
 use crate::core::route::Route;
 use crate::error::Failure;
 use crate::http::service::Service;
@@ -83,27 +83,29 @@ impl Commands {
     pub(crate) async fn run(
         &self,
         inbound: &Inbound,
-        standing: Standing,
-        command: Command,
+        standing: RequesterRole,
+        command: ChatCommand,
     ) -> Result<Outcome, Failure> {
-        let asked =
-            Asked { inbound, by: Requester { name: inbound.who(), standing, approves: inbound.approves } };
-        let who = command.who();
+        let asked = Asked {
+            inbound,
+            by: Requester { name: inbound.who(), role: standing, approves: inbound.approves },
+        };
+        let who = command.required_access();
         let text = match command {
-            Command::Help => verbs::help(),
-            Command::Misused { why, usage } => verbs::misuse(&why, usage),
-            Command::Sessions => self.sessions(asked).await?,
-            Command::Agents => self.agents(asked).await?,
-            Command::Doctor => self.doctor(asked).await?,
-            Command::Install => self.install(asked).await?,
-            Command::Unfocus => self.unfocus(asked).await?,
-            Command::Focus(name) => self.focus(asked, &name).await?,
-            Command::Window { target, window, change } => {
+            ChatCommand::Help => verbs::help_text(),
+            ChatCommand::Misused { why, usage } => verbs::misuse_text(&why, usage),
+            ChatCommand::Sessions => self.sessions(asked).await?,
+            ChatCommand::Agents => self.agents(asked).await?,
+            ChatCommand::Doctor => self.doctor(asked).await?,
+            ChatCommand::Install => self.install(asked).await?,
+            ChatCommand::Unfocus => self.unfocus(asked).await?,
+            ChatCommand::Focus(name) => self.focus(asked, &name).await?,
+            ChatCommand::Window { target, window, change } => {
                 self.window(asked, target.as_deref(), window, change).await?
             }
-            Command::Verbosity { change } => self.verbosity(asked, change).await?,
-            Command::Spawn(args) => return self.spawn(asked, args).await,
-            Command::On { target, act } => return self.on(asked, target.as_deref(), who, act).await,
+            ChatCommand::Verbosity { change } => self.verbosity(asked, change).await?,
+            ChatCommand::Spawn(args) => return self.spawn(asked, args).await,
+            ChatCommand::On { target, act } => return self.on(asked, target.as_deref(), who, act).await,
         };
         self.said(asked, text).await
     }
@@ -113,10 +115,10 @@ impl Commands {
         &self,
         asked: Asked<'_>,
         target: Option<&str>,
-        who: Who,
-        act: Act,
+        who: AccessRequirement,
+        act: SessionAction,
     ) -> Result<Outcome, Failure> {
-        let args = if let Act::Answer(args) = &act { Some(args) } else { None };
+        let args = if let SessionAction::Answer(args) = &act { Some(args) } else { None };
         let decide = async {
             let session_key = self.named(asked, target, who).await?;
             let answer = match args {
@@ -130,17 +132,17 @@ impl Commands {
         let meant = if act.changes() { self.meant(asked, decide).await? } else { decide.await? };
         let session = &meant.session_key;
         let text = match act {
-            Act::Steer(text) => return self.steer(asked, &meant, text).await,
-            Act::Cancel => self.cancel(asked, session, None).await?,
-            Act::CancelRun(run_id) => self.cancel(asked, session, Some(run_id)).await?,
-            Act::Drop(run_id) => self.queued(asked, session, run_id, QueuedChange::Drop).await?,
-            Act::SteerRun(run_id) => self.queued(asked, session, run_id, QueuedChange::Steer).await?,
-            Act::Close { ending, discard } => self.close(asked, session, (ending, discard)).await?,
-            Act::New => self.new_conversation(asked, session).await?,
-            Act::Set(setting) => self.set(asked, session, setting).await?,
-            Act::Status => self.status(&asked.inbound.conversation, session).await?,
-            Act::Permissions => self.pending(&asked.inbound.conversation, session).await?,
-            Act::Answer(_) => return self.answer(asked, &meant).await,
+            SessionAction::Steer(text) => return self.steer(asked, &meant, text).await,
+            SessionAction::Cancel => self.cancel(asked, session, None).await?,
+            SessionAction::CancelRun(run_id) => self.cancel(asked, session, Some(run_id)).await?,
+            SessionAction::Drop(run_id) => self.queued(asked, session, run_id, QueueEdit::Drop).await?,
+            SessionAction::SteerRun(run_id) => self.queued(asked, session, run_id, QueueEdit::Steer).await?,
+            SessionAction::Close { ending, discard } => self.close(asked, session, (ending, discard)).await?,
+            SessionAction::New => self.new_conversation(asked, session).await?,
+            SessionAction::Set(setting) => self.set(asked, session, setting).await?,
+            SessionAction::Status => self.status(&asked.inbound.conversation, session).await?,
+            SessionAction::Permissions => self.pending(&asked.inbound.conversation, session).await?,
+            SessionAction::Answer(_) => return self.answer(asked, &meant).await,
         };
         self.said(asked, text).await
     }
@@ -164,13 +166,18 @@ impl Commands {
 
     /// Returns the named session, or the one of this conversation, if the author may act on it as `who`
     /// requires.
-    async fn named(&self, asked: Asked<'_>, name: Option<&str>, who: Who) -> Result<SessionKey, Failure> {
+    async fn named(
+        &self,
+        asked: Asked<'_>,
+        name: Option<&str>,
+        who: AccessRequirement,
+    ) -> Result<SessionKey, Failure> {
         let session = match name {
             Some(name) => self.find(name).await?,
             // Commands come from people only, so no session is the requester.
             None => {
                 let arrival = self.router.arrival(&asked.inbound.conversation).await?;
-                target::unnamed(arrival.route, None)?
+                target::default_session(arrival.route, None)?
             }
         };
         self.may(asked, who, &session).await?;
@@ -181,23 +188,32 @@ impl Commands {
     async fn find(&self, name: &str) -> Result<SessionKey, Failure> {
         let wanted = name.to_owned();
         let found = self.store.read("command_target", move |db| commands::candidates(db, &wanted)).await?;
-        target::find(name, &found)
+        target::find_session(name, &found)
     }
 
     /// Fails if the author may not act on the session.
-    async fn may(&self, asked: Asked<'_>, who: Who, session: &SessionKey) -> Result<(), Failure> {
-        if asked.by.standing == Standing::Operator || who == Who::Anyone {
+    async fn may(
+        &self,
+        asked: Asked<'_>,
+        who: AccessRequirement,
+        session: &SessionKey,
+    ) -> Result<(), Failure> {
+        if asked.by.role == RequesterRole::Operator || who == AccessRequirement::Anyone {
             return Ok(());
         }
         let (session, at) = (session.clone(), asked.inbound.conversation.clone());
         let belongs = self.store.read("command_owners", move |db| {
             let bindings = match who {
-                Who::Anyone | Who::Owner | Who::Approver => Vec::new(),
-                Who::Binder => commands::bindings_near(db, &session, &at)?,
-                Who::Focus => crate::store::bindings::of_conversation(db, &at)?.into_iter().collect(),
+                AccessRequirement::Anyone | AccessRequirement::Owner | AccessRequirement::Approver => {
+                    Vec::new()
+                }
+                AccessRequirement::Binder => commands::bindings_near(db, &session, &at)?,
+                AccessRequirement::Focus => {
+                    crate::store::bindings::of_conversation(db, &at)?.into_iter().collect()
+                }
             };
             let bindings = bindings.into_iter().map(|binding| binding.bound_by).collect();
-            Ok(Belongs { session: commands::owners(db, &session)?, bindings })
+            Ok(Ownership { session: commands::owners(db, &session)?, bindings })
         });
         asked.by.may(who, &belongs.await?)
     }

@@ -4,7 +4,7 @@ use super::{Asked, Commands};
 use crate::core::options::Setting;
 use crate::core::request::SettingResult;
 use crate::core::rows::{NonInteractive, PermissionMode, SessionRow};
-use crate::core::ttl::span;
+use crate::core::ttl::format_duration;
 use crate::error::Failure;
 use crate::inbound::root_key;
 use acp_shared::ids::SessionKey;
@@ -44,7 +44,10 @@ fn said(setting: &Setting) -> String {
             "A turn may take as long as the gateway lets it, from the next one on.".to_owned()
         }
         Setting::TimeoutS(seconds) => {
-            format!("A turn may take {}, from the next one on.", span(seconds.saturating_mul(1_000)))
+            format!(
+                "A turn may take {}, from the next one on.",
+                format_duration(seconds.saturating_mul(1_000))
+            )
         }
         Setting::Config { id, value } => format!("{id} is {value}, {KEPT}."),
         Setting::Defaults => "All settings are what configuration says.".to_owned(),
@@ -75,7 +78,9 @@ pub(super) fn effective(row: &SessionRow) -> String {
     out.extend(options.model.iter().map(|model| format!("model {model}")));
     out.push(asks(options.permission).to_owned());
     out.push(unasked(options.non_interactive).to_owned());
-    out.extend(options.timeout_s.map(|s| format!("a turn may take {}", span(s.saturating_mul(1_000)))));
+    out.extend(
+        options.timeout_s.map(|s| format!("a turn may take {}", format_duration(s.saturating_mul(1_000)))),
+    );
     out.extend(options.config.iter().map(|(id, value)| format!("{id} = {value}")));
     out.join("; ")
 }

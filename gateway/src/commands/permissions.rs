@@ -1,11 +1,11 @@
 //! Commands that list and answer permission requests.
 
 use super::{Asked, Commands, Meant, usage};
-use crate::core::command::{AnswerArgs, Verdict};
-use crate::core::link::{PermissionOption, Wanted};
-use crate::core::permission::{NOT_PENDING, kind_note, named, short_id};
-use crate::core::project::actions::{About, settled_line};
-use crate::core::project::{quoted, unmarked};
+use crate::core::command::{AnswerArgs, PermissionChoice};
+use crate::core::link::{AgentRequestKind, PermissionOption};
+use crate::core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
+use crate::core::project::actions::{ButtonSubject, resolution_line};
+use crate::core::project::{escape_name, quote_name};
 use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
 use crate::error::Failure;
 use crate::inbound::root_key;
@@ -57,7 +57,8 @@ impl Commands {
             }
         };
         let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
-        let (at, about) = (asked.inbound.conversation.clone(), About::Permission(row.permission_id()));
+        let (at, about) =
+            (asked.inbound.conversation.clone(), ButtonSubject::Permission(row.permission_id()));
         let is_kept = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
         // The request may not be sent yet. In channels without edits a later notice shows the result.
         let is_told = || self.router.never_changes(&asked.inbound.conversation);
@@ -77,12 +78,13 @@ impl Commands {
         wanted: Option<&str>,
         is_markdown: bool,
     ) -> Result<Option<String>, Failure> {
-        let Some(wanted) = wanted.filter(|wanted| named(wanted).is_some()).map(str::to_owned) else {
+        let Some(wanted) = wanted.filter(|wanted| parse_permission_id(wanted).is_some()).map(str::to_owned)
+        else {
             return Ok(None);
         };
         let row = self.store.read("permission", move |db| permissions::get(db, &wanted)).await?;
         let row = row.filter(|row| row.session_key == *session && row.state != PermissionState::Pending);
-        Ok(row.map(|row| format!("Too late for this one. {}", settled_line(&row, is_markdown))))
+        Ok(row.map(|row| format!("Too late for this one. {}", resolution_line(&row, is_markdown))))
     }
 
     /// `/acp allow`, `deny`, `answer`
@@ -91,7 +93,7 @@ impl Commands {
         let key = root_key(asked.inbound)?;
         let (permission, option) = (&choice.permission_id, &choice.option_id);
         self.service.answer_permission(&meant.session_key, permission, option, asked.name(), key).await?;
-        let name = quoted(&choice.name, self.router.reads_markdown(&asked.inbound.conversation));
+        let name = quote_name(&choice.name, self.router.reads_markdown(&asked.inbound.conversation));
         let (text, is_shown) = (format!("Answered: {name}."), choice.is_shown);
         Ok(Outcome::Command { session_key: self.here(asked.inbound).await?, run_id: None, text, is_shown })
     }
@@ -99,16 +101,16 @@ impl Commands {
 
 /// The options of a permission request.
 fn options_of(row: &PermissionRow) -> &[PermissionOption] {
-    match &row.ask.what {
-        Wanted::Permission { options, .. } => options,
+    match &row.request.what {
+        AgentRequestKind::Permission { options, .. } => options,
         _ => &[],
     }
 }
 
 fn title_of(row: &PermissionRow) -> &str {
-    match &row.ask.what {
-        Wanted::Permission { title, .. } => title,
-        _ => &row.ask.method,
+    match &row.request.what {
+        AgentRequestKind::Permission { title, .. } => title,
+        _ => &row.request.method,
     }
 }
 
@@ -121,14 +123,14 @@ pub(super) fn pending_text(pending: &[PermissionRow], is_markdown: bool) -> Stri
     });
     for row in pending {
         // Writing into a String cannot fail.
-        let title = unmarked(title_of(row), is_markdown);
+        let title = escape_name(title_of(row), is_markdown);
         let _ = write!(text, "\n- {title} (id {})", short_id(&row.permission_id()));
         if let Some(subject) = row.subject().filter(|subject| subject != title_of(row)) {
-            let _ = write!(text, "\n  {}", unmarked(&subject, is_markdown));
+            let _ = write!(text, "\n  {}", escape_name(&subject, is_markdown));
         }
         for (number, option) in (1..).zip(options_of(row)) {
             let note = kind_note(&option.name, &option.kind);
-            let _ = write!(text, "\n  {number}. {}{note}", unmarked(&option.name, is_markdown));
+            let _ = write!(text, "\n  {number}. {}{note}", escape_name(&option.name, is_markdown));
         }
     }
     text
@@ -141,7 +143,7 @@ fn pick_permission<'a>(
     wanted: Option<&str>,
 ) -> Result<&'a PermissionRow, String> {
     // A full id matches exactly: a button of a settled request must not answer one with a longer id (H4).
-    let is_whole = wanted.is_some_and(|wanted| named(wanted).is_some());
+    let is_whole = wanted.is_some_and(|wanted| parse_permission_id(wanted).is_some());
     let fits = |row: &&PermissionRow| {
         !is_whole && wanted.is_none_or(|wanted| row.permission_id().starts_with(wanted))
     };
@@ -161,17 +163,17 @@ fn pick_permission<'a>(
 /// Finds the requested option.
 fn pick_option<'a>(
     options: &'a [PermissionOption],
-    verdict: &Verdict,
+    verdict: &PermissionChoice,
     is_markdown: bool,
 ) -> Result<&'a PermissionOption, String> {
     let of_kind = |kinds: [&str; 2]| {
         kinds.into_iter().find_map(|kind| options.iter().find(|option| option.kind == kind))
     };
     let found = match verdict {
-        Verdict::Allow => of_kind(["allow_once", "allow_always"]),
-        Verdict::Deny => of_kind(["reject_once", "reject_always"]),
+        PermissionChoice::Allow => of_kind(["allow_once", "allow_always"]),
+        PermissionChoice::Deny => of_kind(["reject_once", "reject_always"]),
         // A number is a position, as in lists and on buttons, even if an option's id looks like one.
-        Verdict::Option(wanted) => {
+        PermissionChoice::Option(wanted) => {
             let position =
                 wanted.parse::<usize>().ok().and_then(|number| options.get(number.checked_sub(1)?));
             position.or_else(|| options.iter().find(|option| option.id == *wanted))
@@ -179,7 +181,7 @@ fn pick_option<'a>(
     };
     found.ok_or_else(|| {
         let listed = |(number, option): (u32, &PermissionOption)| {
-            format!("{number}. {}", quoted(&option.name, is_markdown))
+            format!("{number}. {}", quote_name(&option.name, is_markdown))
         };
         let names: Vec<String> = (1..).zip(options).map(listed).collect();
         format!("The agent offers no such option. Use /acp answer with one of: {}.", names.join(", "))

@@ -3,7 +3,7 @@
 
 use super::pass::{Pass, parts_of};
 use crate::channel::{Channel, OutgoingFile};
-use crate::core::project::{self, File, Part, Style, Styles};
+use crate::core::project::{self, MessageFile, MessagePart, Style, StyleHistory};
 use crate::core::rows::BindingRow;
 use crate::store::delivery::{self as rows, PartRow, PartState};
 use crate::store::{StoreError, styles};
@@ -22,12 +22,12 @@ struct Instead {
     /// Style of the row so far.
     before: Style,
     /// All parts of the new rendering, including those with files.
-    parts: Vec<Part>,
+    parts: Vec<MessagePart>,
 }
 
 impl Instead {
     /// True if the parts after this one replace it: only if it still is a part with files.
-    fn takes_the_place_of(&self, part: &Part) -> bool {
+    fn takes_the_place_of(&self, part: &MessagePart) -> bool {
         let no = part.part_no;
         self.parts.iter().any(|it| it.part_no == no && !it.files.is_empty())
             && self.parts.iter().any(|it| it.part_no > no)
@@ -40,7 +40,7 @@ impl Pass {
     pub(super) async fn files(
         &self,
         binding: &BindingRow,
-        part: &Part,
+        part: &MessagePart,
     ) -> Result<Option<Vec<OutgoingFile>>, StoreError> {
         if part.files.is_empty() {
             return Ok(Some(Vec::new()));
@@ -52,10 +52,10 @@ impl Pass {
             let styles = styles::of(db, id)?;
             let found = rows::row(db, &binding, &styles, session_seq)?;
             let row = found.rows.first().zip(styles.at(session_seq));
-            Ok(row.map(|(row, style)| project::contents(id, style, row, found.digest(row), part_no)))
+            Ok(row.map(|(row, style)| project::part_files(id, style, row, found.digest(row), part_no)))
         });
         let made = made.await?.unwrap_or_default();
-        let is_as_planned = made.iter().map(File::named).eq(part.files.iter().cloned());
+        let is_as_planned = made.iter().map(MessageFile::named).eq(part.files.iter().cloned());
         Ok(is_as_planned.then(|| made.into_iter().map(outgoing).collect()))
     }
 
@@ -82,7 +82,7 @@ impl Pass {
     pub(super) async fn tell_without_files(
         &self,
         binding: &BindingRow,
-        part: &Part,
+        part: &MessagePart,
     ) -> Result<(), StoreError> {
         // Rendered before the transaction: it may be slow, and other commits would wait.
         let laid_out = self.laid_out_without_files(binding, part.session_seq).await?;
@@ -95,10 +95,10 @@ impl Pass {
                     // Recorded differently meanwhile: the part is unchanged and will be checked again.
                     return Ok(());
                 }
-                styles::record_row(tx, id, session_seq, Style::refused)?;
+                styles::record_row(tx, id, session_seq, Style::with_files_refused)?;
                 // Planned first, so that the checkpoint does not pass them.
                 rows::plan(tx, &binding, &parts)?;
-            } else if let Some(notice) = project::lost(id, &part) {
+            } else if let Some(notice) = project::lost_files_notice(id, &part) {
                 rows::plan(tx, &binding, &[notice])?;
             }
             rows::settle(tx, &binding, &part, PartState::Rejected, None)
@@ -116,7 +116,7 @@ impl Pass {
         let lay_out = move |db: &_| {
             let known = styles::of(db, binding.binding_id)?;
             let Some(before) = known.at(session_seq).cloned() else { return Ok(None) };
-            let styles = Styles::new(vec![(session_seq, before.clone().refused())]);
+            let styles = StyleHistory::new(vec![(session_seq, before.clone().with_files_refused())]);
             let found = rows::row(db, &binding, &styles, session_seq)?;
             let parts = parts_of(&binding, &styles, &found, u64::MAX);
             Ok(Some(Instead { before, parts }))
@@ -125,11 +125,11 @@ impl Pass {
     }
 }
 
-fn outgoing(file: File) -> OutgoingFile {
+fn outgoing(file: MessageFile) -> OutgoingFile {
     OutgoingFile {
         name: file.name.to_owned(),
         content_type: file.content_type.to_owned(),
-        description: file.says.to_owned(),
+        description: file.description.to_owned(),
         bytes: file.text.into(),
     }
 }

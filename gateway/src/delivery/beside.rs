@@ -3,10 +3,10 @@
 
 use super::pass::Pass;
 use crate::channel::{Channel, EditOutcome, Outgoing, Signal};
-use crate::core::project::{Part, PartKind};
+use crate::core::project::{MessagePart, PartKind};
 use crate::core::rows::BindingRow;
 use crate::core::run::RunState;
-use crate::core::split::tail;
+use crate::core::split::last_part;
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::{StoreError, inbox};
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Pass {
         let ButtonMessage { message_id, kind, text } = over.clone();
         // The result is at the end of the text.
         let limit = channel.limit();
-        let text = if limit.fits(&text) { text } else { tail(&text, limit) };
+        let text = if limit.fits(&text) { text } else { last_part(&text, limit) };
         let message = Outgoing {
             kind,
             text,
@@ -149,7 +149,7 @@ impl Pass {
     }
 
     /// Shows the end of a run on the message that requested it, once the answer is sent.
-    pub(super) async fn show_end(&self, binding: &BindingRow, part: &Part) -> Result<(), StoreError> {
+    pub(super) async fn show_end(&self, binding: &BindingRow, part: &MessagePart) -> Result<(), StoreError> {
         let Some(run_id) = part.run_id.filter(|_| part.kind == PartKind::Final) else { return Ok(()) };
         let Ok(channel) = self.channels.get(&binding.conversation) else { return Ok(()) };
         if !channel.can_signal() {

@@ -7,9 +7,11 @@
 
 use super::GATHER_MS;
 use super::pass::Pass;
-use crate::channel::{Action, Channel, EditOutcome, Lookup, Outgoing, SendOutcome, Signal, WORKING_MS};
-use crate::core::card::{Act, Came, Card, Known, Pace};
-use crate::core::project::actions::of_card;
+use crate::channel::{
+    Channel, EditOutcome, Lookup, MessageButton, Outgoing, SendOutcome, Signal, WORKING_MS,
+};
+use crate::core::card::{Card, CardRecord, CardUpdate, CardUpdateResult, UpdateRate};
+use crate::core::project::actions::card_buttons;
 use crate::core::project::{PartKind, card_nonce};
 use crate::core::rows::{BindingRow, BindingStatus};
 use crate::store::cards::{self, Folded};
@@ -109,10 +111,10 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    fn take_up(&mut self, run_id: RunId, before: u64, known: Option<Known>) {
+    fn take_up(&mut self, run_id: RunId, before: u64, known: Option<CardRecord>) {
         let manner = self.pass.manner(self.binding, self.channel);
         // Without a pace only the final state is shown.
-        let pace = manner.pace.unwrap_or(Pace { idle_ms: 0, interval_ms: 0 });
+        let pace = manner.pace.unwrap_or(UpdateRate { idle_ms: 0, interval_ms: 0 });
         let card = Card::new(manner.of_card, pace, self.channel.can_edit(), known, self.now());
         self.kept = Some(Kept { run_id, card, through: before });
     }
@@ -143,9 +145,9 @@ impl<'a> Keeper<'a> {
             let now = self.now();
             let Some(kept) = self.kept.as_mut() else { return Ok(false) };
             if let Some(pace) = pace {
-                kept.card.set_pace(pace);
+                kept.card.set_rate(pace);
             }
-            let Some(act) = (if is_live { kept.card.act(now) } else { None }) else {
+            let Some(act) = (if is_live { kept.card.next_update(now) } else { None }) else {
                 let due = kept.card.due_at().filter(|_| is_live);
                 let due_ms = due.map_or(LOOK_MS, |at| at.saturating_sub(now).min(LOOK_MS));
                 tokio::select! {
@@ -163,7 +165,7 @@ impl<'a> Keeper<'a> {
             };
             let (run_id, after) = (kept.run_id, kept.through);
             // Committed before the card is sent: after a crash the next task looks it up and finalizes it.
-            if matches!(act, Act::Post { .. }) {
+            if matches!(act, CardUpdate::Post { .. }) {
                 self.remember(run_id).await?;
             }
             let watching = wake.clone();
@@ -171,19 +173,19 @@ impl<'a> Keeper<'a> {
                 biased;
                 () = self.pass.stop.cancelled() => return Ok(false),
                 came = self.perform(run_id, &act, self.buttons(run_id)) => Some(came),
-                () = tokio::time::sleep(Duration::from_millis(ACT_MS)) => Some(Came::Later { after_ms: None }),
+                () = tokio::time::sleep(Duration::from_millis(ACT_MS)) => Some(CardUpdateResult::Retry { after_ms: None }),
                 // Pending parts do not wait for a card.
                 owed = self.owed(watching, run_id, after) => { owed?; None }
             };
             let now = self.now();
             let Some(kept) = self.kept.as_mut() else { return Ok(false) };
             let Some(came) = came else {
-                kept.card.came(now, Came::Later { after_ms: None });
+                kept.card.handle_result(now, CardUpdateResult::Retry { after_ms: None });
                 return Ok(true);
             };
-            kept.card.came(now, came);
-            if matches!(act, Act::Post { .. }) {
-                kept.card.posted(now_ms());
+            kept.card.handle_result(now, came);
+            if matches!(act, CardUpdate::Post { .. }) {
+                kept.card.set_posted_at(now_ms());
                 self.remember(run_id).await?;
             }
         }
@@ -277,12 +279,12 @@ impl<'a> Keeper<'a> {
     }
 
     /// Returns the buttons of the card while its turn runs; a message that is never edited has none.
-    fn buttons(&self, run_id: RunId) -> Vec<Action> {
+    fn buttons(&self, run_id: RunId) -> Vec<MessageButton> {
         let is_open = self.channel.can_edit() && self.kept.as_ref().is_some_and(|kept| !kept.card.is_over());
-        if is_open { of_card(run_id) } else { Vec::new() }
+        if is_open { card_buttons(run_id) } else { Vec::new() }
     }
 
-    fn message(&self, run_id: RunId, number: u32, text: &str, actions: Vec<Action>) -> Outgoing {
+    fn message(&self, run_id: RunId, number: u32, text: &str, actions: Vec<MessageButton>) -> Outgoing {
         Outgoing {
             kind: PartKind::Card,
             text: text.to_owned(),
@@ -298,40 +300,49 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    async fn perform(&self, run_id: RunId, act: &Act, actions: Vec<Action>) -> Came {
+    async fn perform(
+        &self,
+        run_id: RunId,
+        act: &CardUpdate,
+        actions: Vec<MessageButton>,
+    ) -> CardUpdateResult {
         let at = &self.binding.conversation;
         match act {
-            Act::Post { number, text } => {
+            CardUpdate::Post { number, text } => {
                 let message = self.message(run_id, *number, text, actions);
                 match self.channel.send(at, &message).await {
-                    SendOutcome::Sent { message_id } => Came::Shown { message_id },
+                    SendOutcome::Sent { message_id } => CardUpdateResult::Shown { message_id },
                     SendOutcome::Rejected { again: false, why }
                     | SendOutcome::FilesRefused { again: false, why } => {
                         tracing::warn!(%run_id, why, "a card was rejected");
-                        Came::Never
+                        CardUpdateResult::Rejected
                     }
                     SendOutcome::Rejected { again: true, .. }
                     | SendOutcome::FilesRefused { again: true, .. }
-                    | SendOutcome::Uncertain { .. } => Came::Later { after_ms: None },
-                    SendOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
+                    | SendOutcome::Uncertain { .. } => CardUpdateResult::Retry { after_ms: None },
+                    SendOutcome::Limited { retry_after_ms } => {
+                        CardUpdateResult::Retry { after_ms: Some(retry_after_ms) }
+                    }
                 }
             }
-            Act::Edit { message_id, text } => {
+            CardUpdate::Edit { message_id, text } => {
                 match self.channel.edit(at, message_id, &self.message(run_id, 0, text, actions)).await {
-                    EditOutcome::Edited => Came::Shown { message_id: message_id.clone() },
+                    EditOutcome::Edited => CardUpdateResult::Shown { message_id: message_id.clone() },
                     EditOutcome::Failed { why } => {
                         tracing::debug!(%run_id, why, "a card was not changed");
-                        Came::Later { after_ms: None }
+                        CardUpdateResult::Retry { after_ms: None }
                     }
-                    EditOutcome::Limited { retry_after_ms } => Came::Later { after_ms: Some(retry_after_ms) },
+                    EditOutcome::Limited { retry_after_ms } => {
+                        CardUpdateResult::Retry { after_ms: Some(retry_after_ms) }
+                    }
                     EditOutcome::Gone { why } => {
                         tracing::info!(%run_id, why, "a card is gone");
-                        Came::Gone
+                        CardUpdateResult::Gone
                     }
                     // The card exists and a new one would repeat it: it stays as is until the final update.
                     EditOutcome::Refused { why } => {
                         tracing::warn!(%run_id, why, "a change of a card was refused");
-                        Came::Never
+                        CardUpdateResult::Rejected
                     }
                 }
             }
@@ -340,14 +351,14 @@ impl<'a> Keeper<'a> {
 
     /// Commits the state of the card.
     async fn remember(&self, run_id: RunId) -> Result<(), StoreError> {
-        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return Ok(()) };
+        let Some(known) = self.kept.as_ref().map(|kept| kept.card.record().clone()) else { return Ok(()) };
         let id = self.binding.binding_id;
         let keep = move |tx: &crate::store::Tx<'_>| cards::keep(tx, id, run_id, &known);
         self.pass.store.write("delivery_card", keep).await
     }
 
     /// Finalizes a card whose run is over or which is no longer wanted, best effort.
-    async fn fold_one(&mut self, run_id: RunId, known: Known) -> Result<(), StoreError> {
+    async fn fold_one(&mut self, run_id: RunId, known: CardRecord) -> Result<(), StoreError> {
         if self.kept.as_ref().is_none_or(|kept| kept.run_id != run_id) {
             let before = self.pass.store.read("delivery_before", move |db| cards::before(db, run_id)).await?;
             self.take_up(run_id, before, Some(known));
@@ -360,7 +371,7 @@ impl<'a> Keeper<'a> {
             came = self.perform_last(run_id) => came,
             () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => Folded::No,
         };
-        if let Some(known) = self.kept.take().map(|kept| kept.card.known().clone()) {
+        if let Some(known) = self.kept.take().map(|kept| kept.card.record().clone()) {
             let id = self.binding.binding_id;
             let fold = move |tx: &crate::store::Tx<'_>| cards::fold(tx, id, run_id, &known, came);
             self.pass.store.write("delivery_fold", fold).await?;
@@ -370,21 +381,23 @@ impl<'a> Keeper<'a> {
 
     /// Sends the final update of a card; a card with an unknown send result is looked up first.
     async fn perform_last(&mut self, run_id: RunId) -> Folded {
-        let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else {
+        let Some(known) = self.kept.as_ref().map(|kept| kept.card.record().clone()) else {
             return Folded::Yes;
         };
         if known.message_id.is_none() && self.channel.can_edit() {
-            let message = self.message(run_id, known.number, "", of_card(run_id));
+            let message = self.message(run_id, known.number, "", card_buttons(run_id));
             match (self.channel.lookup(&self.binding.conversation, &message).await, self.kept.as_mut()) {
-                (Lookup::Found { message_id }, Some(kept)) => kept.card.is_found(message_id),
+                (Lookup::Found { message_id }, Some(kept)) => kept.card.set_message_id(message_id),
                 (Lookup::Absent, _) => return Folded::Absent,
                 (Lookup::Found { .. } | Lookup::Unknown { .. } | Lookup::Later { .. }, _) => {
                     return Folded::No;
                 }
             }
         }
-        match self.kept.as_ref().and_then(|kept| kept.card.fold()) {
-            Some(act) if matches!(self.perform(run_id, &act, Vec::new()).await, Came::Later { .. }) => {
+        match self.kept.as_ref().and_then(|kept| kept.card.closing_edit()) {
+            Some(act)
+                if matches!(self.perform(run_id, &act, Vec::new()).await, CardUpdateResult::Retry { .. }) =>
+            {
                 Folded::No
             }
             Some(_) | None => Folded::Yes,

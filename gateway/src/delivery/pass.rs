@@ -6,10 +6,10 @@ use super::cards::Keeper;
 use super::tries::Tries;
 use crate::channel::{Channel, Channels, Outgoing, SendOutcome};
 use crate::config::DeliveryMode;
-use crate::core::card::Pace;
+use crate::core::card::UpdateRate;
 use crate::core::event::EventKind;
-use crate::core::policy::Scope;
-use crate::core::project::{self, Part, Shows, Style, Styles};
+use crate::core::policy::PolicyScope;
+use crate::core::project::{self, ChannelFeatures, MessagePart, Style, StyleHistory};
 use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
 use crate::live::Live;
 use crate::metrics::Metrics;
@@ -47,7 +47,7 @@ pub(super) struct Manner {
     /// Style of cards.
     pub(super) of_card: Style,
     /// Update interval of cards; `None` without cards.
-    pub(super) pace: Option<Pace>,
+    pub(super) pace: Option<UpdateRate>,
 }
 
 /// Delivery of one binding.
@@ -132,9 +132,9 @@ impl Pass {
 
     /// Returns the effective rendering of a conversation.
     pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> Manner {
-        let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
+        let stream = self.live.stream(&PolicyScope::of(Some(&binding.conversation)));
         let style = Style::new(channel.limit(), &stream)
-            .in_channel(Shows {
+            .in_channel(ChannelFeatures {
                 buttons: channel.buttons_max(),
                 markdown: channel.reads_markdown(),
                 changes: channel.can_edit(),
@@ -142,15 +142,15 @@ impl Pass {
             })
             .with_footer(channel.shows_footer())
             .with_files(channel.file_bytes_max(), &stream.files)
-            .told(binding.verbosity);
+            .with_verbosity(binding.verbosity);
         let (is_live, is_brief) = match binding.verbosity {
             None => (stream.delivery_mode.value == DeliveryMode::Live, false),
             Some(Verbosity::Full) => (true, false),
             Some(Verbosity::Compact) => (true, true),
             Some(Verbosity::None) => (false, false),
         };
-        let of_card = if is_brief { style.clone().status_alone() } else { style.clone() };
-        Manner { style, of_card, pace: is_live.then(|| Pace::of(&stream).of_cards()) }
+        let of_card = if is_brief { style.clone().status_only() } else { style.clone() };
+        Manner { style, of_card, pace: is_live.then(|| UpdateRate::of(&stream).with_card_minimum()) }
     }
 
     /// Returns the recorded styles of a conversation, after recording the effective one.
@@ -158,8 +158,8 @@ impl Pass {
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
-        known: Styles,
-    ) -> Result<Styles, StoreError> {
+        known: StyleHistory,
+    ) -> Result<StyleHistory, StoreError> {
         let style = self.manner(binding, channel).style;
         if known.last() == Some(&style) {
             return Ok(known);
@@ -168,7 +168,7 @@ impl Pass {
         let record = move |tx: &crate::store::Tx<'_>| {
             // A verbosity chosen meanwhile is recorded already and must not be overwritten.
             let chosen = rows::one(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
-            styles::record(tx, id, &key, &style.told(chosen))
+            styles::record(tx, id, &key, &style.with_verbosity(chosen))
         };
         self.store.write("delivery_style", record).await
     }
@@ -302,7 +302,7 @@ impl Pass {
         &self,
         binding: &BindingRow,
         channel: &dyn Channel,
-        part: &Part,
+        part: &MessagePart,
         tries: &Tries,
         outcome: SendOutcome,
     ) -> Result<Option<After>, StoreError> {
@@ -384,7 +384,7 @@ impl Pass {
     async fn put_back(
         &self,
         binding: &BindingRow,
-        part: &Part,
+        part: &MessagePart,
         is_unknown: bool,
         channel: &dyn Channel,
     ) -> Result<(), StoreError> {
@@ -398,7 +398,7 @@ impl Pass {
     pub(super) async fn settle(
         &self,
         binding: &BindingRow,
-        part: &Part,
+        part: &MessagePart,
         state: PartState,
         message_id: Option<String>,
         channel: &dyn Channel,
@@ -410,8 +410,8 @@ impl Pass {
                 said::remember(tx, &binding.conversation, message_id)?;
             }
             let notice = match state {
-                PartState::Uncertain => project::unsure(binding.binding_id, &part),
-                PartState::Rejected => project::refused(binding.binding_id, &part),
+                PartState::Uncertain => project::uncertain_notice(binding.binding_id, &part),
+                PartState::Rejected => project::rejected_notice(binding.binding_id, &part),
                 PartState::Planned | PartState::Sending | PartState::Sent => None,
             };
             if let Some(notice) = notice {
@@ -461,10 +461,15 @@ fn owed(due: &Due, batch: &Batch) -> Owed {
 }
 
 /// The parts of a batch, in order.
-pub(super) fn parts_of(binding: &BindingRow, styles: &Styles, batch: &Batch, last: u64) -> Vec<Part> {
+pub(super) fn parts_of(
+    binding: &BindingRow,
+    styles: &StyleHistory,
+    batch: &Batch,
+    last: u64,
+) -> Vec<MessagePart> {
     let shown = batch.rows.iter().filter(|row| row.session_seq <= last);
     shown
         .filter_map(|row| Some((row, styles.at(row.session_seq)?)))
-        .flat_map(|(row, style)| project::project(binding.binding_id, style, row, batch.digest(row)))
+        .flat_map(|(row, style)| project::render_row(binding.binding_id, style, row, batch.digest(row)))
         .collect()
 }

@@ -3,9 +3,9 @@ use super::*;
 use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome, console::Console};
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::event::EventKind;
-use crate::core::route::Destination;
+use crate::core::route::UnboundDestination;
 use crate::core::rows::{ConversationRef, RunMode};
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::{bindings, console};
 use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_row, spawn};
 use acp_shared::ids::SessionKey;
@@ -214,12 +214,12 @@ impl Channel for Faulty {
         if self.account.is_empty() { "default" } else { self.account }
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_096)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {

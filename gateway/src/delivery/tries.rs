@@ -88,10 +88,10 @@ impl Tries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::project::{Part, PartKind};
+    use crate::core::project::{MessagePart, PartKind};
 
     fn row(state: PartState, attempts: u64, persona_at_ms: Option<u64>) -> PartRow {
-        let part = Part {
+        let part = MessagePart {
             session_seq: 1,
             part_no: 0,
             run_id: None,

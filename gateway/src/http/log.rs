@@ -47,7 +47,7 @@ pub(crate) async fn log(
     let of_agent = loaded.config.agents.get(&session.agent).map(|agent| agent.mcp_servers.as_slice());
     let levels =
         [loaded.config.mcp_servers.as_slice(), of_agent.unwrap_or_default(), &session.options.mcp_servers];
-    mcp::redact_text(&mut text, &mcp::merged(levels));
+    mcp::redact_text(&mut text, &mcp::merge_servers(levels));
     Ok(Json(LogPage {
         text,
         offset: piece.offset,

@@ -5,10 +5,10 @@ use crate::api::{AgentView, StatusView};
 use crate::config::load::Loaded;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Policy};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy};
 use crate::core::request::{
-    Cancelled, CloseRequest, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
-    SpawnRequest, Spawned,
+    CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
+    SpawnRequest, SpawnResult,
 };
 use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
@@ -27,7 +27,7 @@ pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> +
 /// Operations of the gateway that the API uses. The modifying methods are the manager's own.
 pub(crate) trait Service: Send + Sync + 'static {
     /// See [`crate::manager::Manager::spawn`].
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned>;
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, SpawnResult>;
     /// See [`crate::manager::Manager::prompt`].
     fn prompt<'a>(
         &'a self,
@@ -41,31 +41,35 @@ pub(crate) trait Service: Send + Sync + 'static {
         session: &'a SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, Cancelled>;
+    ) -> Reply<'a, CancelResult>;
     /// See [`crate::manager::Manager::queued`].
     fn queued<'a>(
         &'a self,
         session: &'a SessionKey,
         run: RunId,
-        change: QueuedChange,
+        change: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueuedNow>;
+    ) -> Reply<'a, QueueEditResult>;
     /// See [`crate::manager::Manager::close`].
     fn close<'a>(
         &'a self,
         session: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow>;
+    ) -> Reply<'a, SessionStatus>;
     /// See [`crate::manager::Manager::new_conversation`].
-    fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow>;
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> Reply<'a, SessionStatus>;
     /// See [`crate::manager::Manager::set`].
     fn set<'a>(
         &'a self,
         session: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow>;
+    ) -> Reply<'a, SessionStatus>;
     /// See [`crate::manager::Manager::answer_permission`].
     fn answer_permission<'a>(
         &'a self,
@@ -121,10 +125,10 @@ pub(crate) trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     /// `ACP_DISABLED` if this is disabled.
-    fn may_focus(&self, at: &ConversationRef) -> Result<BindingWindows, Failure>;
+    fn may_focus(&self, at: &ConversationRef) -> Result<BindingTimeouts, Failure>;
 
     /// Returns the settings in effect for a conversation.
-    fn policy(&self, at: &ConversationRef) -> Policy;
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy;
 
     /// True if a stale binding of the conversation may be removed automatically.
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {

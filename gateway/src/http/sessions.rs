@@ -7,7 +7,7 @@ use crate::api::{
 use crate::core::binding::Placement;
 use crate::core::mcp;
 use crate::core::request::{
-    Cancelled, CloseRequest, PromptAccepted, PromptRequest, SessionNow, SpawnRequest,
+    CancelResult, CloseRequest, PromptAccepted, PromptRequest, SessionStatus, SpawnRequest,
 };
 use crate::core::rows::{RunMode, SessionMode};
 use crate::core::run::RunState;
@@ -93,7 +93,7 @@ pub(crate) async fn spawn(
         author: body.author.unwrap_or(caller),
         interactive: body.interactive,
         spawned_by: body.spawned_by,
-        mcp_servers: mcp::named(body.mcp_servers)?,
+        mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
         additional_directories: body.additional_directories,
         configured: None,
     };
@@ -180,7 +180,7 @@ pub(crate) async fn cancel(
     Key(key): Key,
     Once(once): Once,
     Input(body): Input<CancelBody>,
-) -> Result<Json<Cancelled>, Refused> {
+) -> Result<Json<CancelResult>, Refused> {
     Ok(Json(api.service.cancel(&key, body.run_id, once).await?))
 }
 
@@ -218,7 +218,7 @@ pub(crate) async fn new(
     Key(key): Key,
     Once(once): Once,
     Input(NewBody {}): Input<NewBody>,
-) -> Result<Json<SessionNow>, Refused> {
+) -> Result<Json<SessionStatus>, Refused> {
     Ok(Json(api.service.new_conversation(&key, once).await?))
 }
 
@@ -228,7 +228,7 @@ pub(crate) async fn options(
     Key(key): Key,
     Once(once): Once,
     Input(body): Input<OptionBody>,
-) -> Result<Json<SessionNow>, Refused> {
+) -> Result<Json<SessionStatus>, Refused> {
     let setting = body.setting().ok_or_else(|| Refused::usage("say exactly one setting"))?;
     Ok(Json(api.service.set(&key, setting, once).await?))
 }

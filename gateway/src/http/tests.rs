@@ -14,10 +14,11 @@ use crate::client::{Client, Wanted};
 use crate::config::load::{Inputs, load};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Policy, Scope, effective};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
 use crate::core::request::CloseRequest;
 use crate::core::request::{
-    Cancelled, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow, SpawnRequest, Spawned,
+    CancelResult, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus, SpawnRequest,
+    SpawnResult,
 };
 use crate::core::rows::{
     BindingRow, ConversationRef, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
@@ -144,8 +145,8 @@ impl Fake {
         }
     }
 
-    fn now(&self) -> SessionNow {
-        SessionNow {
+    fn now(&self) -> SessionStatus {
+        SessionStatus {
             session_key: self.key.clone(),
             state: SessionState::Idle,
             discarded: None,
@@ -155,9 +156,9 @@ impl Fake {
 }
 
 impl Service for Fake {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, SpawnResult> {
         self.note(&format!("spawn {:?} {:?}", request.cwd, request.author.is_empty()), &key);
-        ready(Ok(Spawned { session_key: self.key.clone(), run_id: None }))
+        ready(Ok(SpawnResult { session_key: self.key.clone(), run_id: None }))
     }
     fn prompt<'a>(
         &'a self,
@@ -176,35 +177,40 @@ impl Service for Fake {
         _: &'a SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, Cancelled> {
+    ) -> Reply<'a, CancelResult> {
         self.note("cancel", &key);
-        ready(Ok(Cancelled { run_id: run, state: None }))
+        ready(Ok(CancelResult { run_id: run, state: None }))
     }
     fn queued<'a>(
         &'a self,
         _: &'a SessionKey,
         _: RunId,
-        _: QueuedChange,
+        _: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueuedNow> {
+    ) -> Reply<'a, QueueEditResult> {
         self.note("queued", &key);
-        ready(Ok(QueuedNow::Done))
+        ready(Ok(QueueEditResult::Done))
     }
     fn close<'a>(
         &'a self,
         _: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> Reply<'a, SessionStatus> {
         let CloseRequest { reason, ending, discard } = request;
         self.note(&format!("{} {reason} {discard}", ending.as_str()), &key);
         ready(Ok(self.now()))
     }
-    fn new_conversation<'a>(&'a self, _: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn new_conversation<'a>(&'a self, _: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionStatus> {
         self.note("new", &key);
         ready(Ok(self.now()))
     }
-    fn set<'a>(&'a self, _: &'a SessionKey, setting: Setting, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn set<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        setting: Setting,
+        key: IdempotencyKey,
+    ) -> Reply<'a, SessionStatus> {
         self.note(&format!("{setting:?}"), &key);
         ready(Ok(self.now()))
     }
@@ -285,13 +291,13 @@ impl Service for Fake {
     fn watch(&self, _: &SessionKey) -> watch::Receiver<u64> {
         self.wake.subscribe()
     }
-    fn may_focus(&self, _: &ConversationRef) -> Result<BindingWindows, Failure> {
-        Ok(BindingWindows::default())
+    fn may_focus(&self, _: &ConversationRef) -> Result<BindingTimeouts, Failure> {
+        Ok(BindingTimeouts::default())
     }
 
-    fn policy(&self, at: &ConversationRef) -> Policy {
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
         let loaded = load(Inputs::default()).unwrap();
-        effective(&loaded, &Scope::of(Some(at)))
+        effective_policy(&loaded, &PolicyScope::of(Some(at)))
     }
 
     fn status(&self) -> Reply<'_, StatusView> {
@@ -431,7 +437,7 @@ async fn verbs_reach_the_service_with_their_key() {
     let client = Client::new(dir.path());
     let key = IdempotencyKey::parse("k").unwrap();
     let path = |rest: &str| format!("/v1/sessions/agent:demo:acp:a%2Fb{rest}");
-    let _: Spawned = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();
+    let _: SpawnResult = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();
     let body = PromptBody {
         text: "hi".into(),
         mode: None,
@@ -441,16 +447,16 @@ async fn verbs_reach_the_service_with_their_key() {
     };
     let accepted: PromptAccepted = client.post(&path("/prompt"), &body, &key).await.unwrap();
     assert_eq!(accepted.run_id, fake.run);
-    let _: Cancelled = client.post(&path("/cancel"), &json!({}), &key).await.unwrap();
-    let _: SessionNow = client.post(&path("/close"), &json!({"reason": "done"}), &key).await.unwrap();
+    let _: CancelResult = client.post(&path("/cancel"), &json!({}), &key).await.unwrap();
+    let _: SessionStatus = client.post(&path("/close"), &json!({"reason": "done"}), &key).await.unwrap();
     let discard = json!({"reason": "done", "discard": true});
     for verb in ["/reset", "/archive", "/delete"] {
-        let _: SessionNow = client.post(&path(verb), &discard, &key).await.unwrap();
+        let _: SessionStatus = client.post(&path(verb), &discard, &key).await.unwrap();
     }
     for body in [json!({"reason": "done"}), json!({"reason": "done", "binding_id": BindingId::mint()})] {
         let _: Vec<Value> = client.post(&path("/unbind"), &body, &key).await.unwrap();
     }
-    let _: SessionNow = client.post(&path("/new"), &json!({}), &key).await.unwrap();
+    let _: SessionStatus = client.post(&path("/new"), &json!({}), &key).await.unwrap();
     for option in [
         json!({"mode": "ask"}),
         json!({"model": "big"}),
@@ -461,10 +467,11 @@ async fn verbs_reach_the_service_with_their_key() {
         json!({"config": {"id": "effort", "value": "low"}}),
         json!({"defaults": true}),
     ] {
-        let _: SessionNow = client.post(&path("/options"), &option, &key).await.unwrap();
+        let _: SessionStatus = client.post(&path("/options"), &option, &key).await.unwrap();
     }
     for none_or_two in [json!({}), json!({"mode": "ask", "model": "big"}), json!({"defaults": false})] {
-        let refused = client.post::<_, SessionNow>(&path("/options"), &none_or_two, &key).await.unwrap_err();
+        let refused =
+            client.post::<_, SessionStatus>(&path("/options"), &none_or_two, &key).await.unwrap_err();
         assert_eq!(refused.code, Code::Usage, "{none_or_two}");
     }
     let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };

@@ -7,9 +7,9 @@ use crate::channel::{
     Reply, Said, Suggest, Suggestion, Waiting,
 };
 use crate::core::command;
-use crate::core::command::gate::{Approves, Requester, Standing};
+use crate::core::command::gate::{ApprovalScope, Requester, RequesterRole};
 use crate::core::project::nonce_of;
-use crate::core::request::{CloseRequest, QueuedChange, QueuedNow};
+use crate::core::request::{CloseRequest, QueueEdit, QueueEditResult};
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
 use crate::store::inbox::{self, Answer, Outcome};
@@ -68,11 +68,11 @@ impl Inbox for Inlet {
     }
 
     fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended> {
-        Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Reword(text)).await })
+        Box::pin(async move { self.amend(&at, &message_id, QueueEdit::Reword(text)).await })
     }
 
     fn deleted(&self, at: ConversationRef, message_id: String) -> Reply<'_, Amended> {
-        Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Drop).await })
+        Box::pin(async move { self.amend(&at, &message_id, QueueEdit::Drop).await })
     }
 
     fn waiting(&self, at: ConversationRef) -> Reply<'_, Option<Vec<Waiting>>> {
@@ -201,7 +201,7 @@ fn best(found: Vec<Suggestion>, prefix: &str) -> Vec<Suggestion> {
 impl Inlet {
     /// Changes the queued prompt of a message. Runs in the conversation queue, after a message that is being
     /// processed.
-    async fn amend(&self, at: &ConversationRef, message_id: &str, change: QueuedChange) -> Amended {
+    async fn amend(&self, at: &ConversationRef, message_id: &str, change: QueueEdit) -> Amended {
         let lane = self.inner.lane(at);
         let turn = lane.lock().await;
         let amended = self.inner.amend(at, message_id, change).await;
@@ -224,10 +224,10 @@ impl Inner {
         &self,
         at: &ConversationRef,
         message_id: &str,
-        change: QueuedChange,
+        change: QueueEdit,
     ) -> Result<Amended, Failure> {
         // The prompt of a command differs from the text of its message.
-        let is_no_word = |is_command| is_command && matches!(change, QueuedChange::Reword(_));
+        let is_no_word = |is_command| is_command && matches!(change, QueueEdit::Reword(_));
         let (session, run_id) = match self.became(at, message_id).await? {
             Became::Run(_, _, is_command) | Became::Undone(is_command) if is_no_word(is_command) => {
                 return Ok(Amended::NotOurs);
@@ -239,8 +239,8 @@ impl Inner {
         // Idempotent, so it needs no derived key.
         let now = self.service.queued(&session, run_id, change, IdempotencyKey::mint()).await?;
         Ok(match now {
-            QueuedNow::Done => Amended::Done,
-            QueuedNow::TooLate | QueuedNow::Unsteerable => Amended::TooLate,
+            QueueEditResult::Done => Amended::Done,
+            QueueEditResult::TooLate | QueueEditResult::Unsteerable => Amended::TooLate,
         })
     }
 
@@ -330,10 +330,11 @@ impl Inner {
     /// Returns the open sessions that a person may see, last used first: the same as `/acp sessions` lists.
     async fn visible(&self, at: &ConversationRef, author_id: &str) -> Result<Vec<SessionRow>, Failure> {
         let rows = self.service.sessions(false, SESSIONS_MAX).await?;
-        let standing = self.channels.get(at).map_or(Standing::Person, |channel| channel.standing(author_id));
+        let standing =
+            self.channels.get(at).map_or(RequesterRole::Person, |channel| channel.standing(author_id));
         let name = author_id.to_owned();
         let read = self.store.read("suggest_sessions", move |db| {
-            let by = Requester { name: &name, standing, approves: Approves::Nothing };
+            let by = Requester { name: &name, role: standing, approves: ApprovalScope::Nothing };
             let mut own = Vec::new();
             for row in rows {
                 if by.owns(&commands::owners(db, &row.session_key)?) {

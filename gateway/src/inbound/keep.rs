@@ -4,9 +4,9 @@
 
 use super::{Inlet, Inner, check, lane_of};
 use crate::channel::{AnswerShown, Claim, Kept, PartKind};
-use crate::core::command::{self, Act, Command};
-use crate::core::permission::{NOT_PENDING, named};
-use crate::core::project::quoted;
+use crate::core::command::{self, ChatCommand, SessionAction};
+use crate::core::permission::{NOT_PENDING, parse_permission_id};
+use crate::core::project::quote_name;
 use crate::core::rows::ConversationRef;
 use crate::core::told;
 use crate::error::Failure;
@@ -201,16 +201,16 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
         (true, false) => "was done, and whoever used it may not have been told",
         (true, true) => "could not be done, and whoever used it may not have been told",
     };
-    let what = format!("`{}` of {} {became}", words.join(" "), quoted(&inbound.author, is_markdown));
-    let is_private = command.as_ref().is_some_and(Command::is_private);
-    let changes = matches!(&command, Some(Command::On { act, .. }) if act.changes());
+    let what = format!("`{}` of {} {became}", words.join(" "), quote_name(&inbound.author, is_markdown));
+    let is_private = command.as_ref().is_some_and(ChatCommand::is_private);
+    let changes = matches!(&command, Some(ChatCommand::On { act, .. }) if act.changes());
     let said = outcome.text();
     match outcome {
         Outcome::Ignored { .. } => String::new(),
         Outcome::Refused { failure, .. } if is_private => {
             // What happened is private; the next step is the same for everybody.
             let over = over(command.as_ref(), failure).unwrap_or_default();
-            format!("{what}{over}. Next: {}", told::next(failure))
+            format!("{what}{over}. Next: {}", told::next_step(failure))
         }
         Outcome::Refused { .. } => format!("{what}: {said}"),
         _ if is_private && !changes => format!("{what}. What it says is for them alone: use it again."),
@@ -221,9 +221,9 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
 
 /// Returns why repeating an answer to a permission request is useless: a click names its request, which is
 /// settled; a typed answer may have matched none or several.
-fn over(command: Option<&Command>, failure: &Failure) -> Option<&'static str> {
-    let Some(Command::On { act: Act::Answer(args), .. }) = command else { return None };
-    let is_one = args.permission.as_deref().is_some_and(|id| named(id).is_some());
+fn over(command: Option<&ChatCommand>, failure: &Failure) -> Option<&'static str> {
+    let Some(ChatCommand::On { act: SessionAction::Answer(args), .. }) = command else { return None };
+    let is_one = args.permission.as_deref().is_some_and(|id| parse_permission_id(id).is_some());
     let text = if is_one { ": its question is over" } else { ": it named no single question that waits" };
     (failure.detail_code.as_deref() == Some(NOT_PENDING)).then_some(text)
 }

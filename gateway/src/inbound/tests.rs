@@ -2,18 +2,18 @@
 use super::*;
 use crate::api::{AgentView, StatusView};
 use crate::channel::console::Console;
-use crate::channel::{Channel, Limit, Lookup, Outgoing, SendOutcome, Unit};
+use crate::channel::{Channel, Lookup, MessageLimit, Outgoing, SendOutcome, Unit};
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
-use crate::core::policy::{BindingWindows, Policy, Scope, effective};
-use crate::core::request::{CloseRequest, QueuedChange, QueuedNow};
+use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
+use crate::core::request::{CloseRequest, QueueEdit, QueueEditResult};
 use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
-use crate::core::told::told;
+use crate::core::told::error_message;
 use crate::core::ttl::Expiry;
 use crate::http::service::Reply;
-use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
+use crate::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
 use crate::store::levels::Circumstances;
 use crate::store::sessions::SessionFilter;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
@@ -138,7 +138,10 @@ async fn b01_what_goes_nowhere_is_said() {
     assert!(failure.message.contains("ACP_STALE_BINDING"), "{failure}");
     assert_eq!(fake.said(), Vec::<String>::new());
     let errors: Vec<_> = shown(&store).await.into_iter().filter(|(kind, _)| kind == "error").collect();
-    assert_eq!(errors, [line("error", &told(&Failure::of(Code::NotBound))), line("error", &refused.text())]);
+    assert_eq!(
+        errors,
+        [line("error", &error_message(&Failure::of(Code::NotBound))), line("error", &refused.text())]
+    );
 }
 
 #[tokio::test]
@@ -154,7 +157,10 @@ async fn c14_a_claim_that_failed_is_released_and_taken_up_again() {
     let refused = inlet.accept(message("m2", "more")).await.unwrap();
     assert_eq!(inlet.accept(message("m2", "more")).await.unwrap(), refused);
     assert_eq!(fake.said().len(), 1);
-    assert_eq!(shown(&store).await.last().unwrap(), &line("error", &told(&Failure::of(Code::LimitReached))));
+    assert_eq!(
+        shown(&store).await.last().unwrap(),
+        &line("error", &error_message(&Failure::of(Code::LimitReached)))
+    );
 }
 
 #[tokio::test]
@@ -247,12 +253,12 @@ impl Channel for Foggy {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 1_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 1_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(

@@ -1,7 +1,7 @@
 //! Access to a session's actor: creation, and the two bounded queues.
 
 use super::Manager;
-use crate::core::actor::{Answered, Command, Keyed};
+use crate::core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
 use crate::error::Failure;
 use crate::session_task::{Envelope, Lanes, Patience, run};
 use acp_shared::codes::Code;
@@ -30,9 +30,9 @@ impl Manager {
     pub(super) async fn ask(
         &self,
         session: &SessionKey,
-        command: Command,
-        keyed: Option<Keyed>,
-    ) -> Result<Answered, Failure> {
+        command: ActorCommand,
+        keyed: Option<IdempotencyRecord>,
+    ) -> Result<CommandReply, Failure> {
         if self.deps.store.session(session.clone()).await.map_err(Failure::from)?.is_none() {
             return Err(Failure::of(Code::NoSession));
         }
@@ -43,7 +43,7 @@ impl Manager {
             let envelope = Envelope { command: command.clone(), keyed: keyed.clone(), reply };
             let urgent = matches!(
                 envelope.command,
-                Command::Cancel(_) | Command::Close(_) | Command::AnswerPermission { .. }
+                ActorCommand::Cancel(_) | ActorCommand::Close(_) | ActorCommand::AnswerPermission { .. }
             );
             let lane = if urgent { &actor.urgent } else { &actor.mailbox };
             match lane.try_send(envelope) {

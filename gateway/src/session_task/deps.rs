@@ -1,7 +1,7 @@
 //! Dependencies and input queues of a session's task.
 
 use crate::clock::Clock;
-use crate::core::actor::{Answered, Command, Keyed, Limits, Profile};
+use crate::core::actor::{ActorCommand, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord};
 use crate::error::Failure;
 use crate::live::Live;
 use crate::lookup::{Findings, Lookup};
@@ -37,13 +37,13 @@ pub(crate) trait Profiles: Send + Sync {
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`, with a message for people.
-    fn configured(&self, agent: &AgentName) -> Result<Profile, Failure>;
+    fn configured(&self, agent: &AgentName) -> Result<AgentProfile, Failure>;
 
     /// Returns the profile to start `agent` with.
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`, with a message for people.
-    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure>;
+    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<AgentProfile, Failure>;
 
     /// Returns the default agent, for requests that name none.
     ///
@@ -64,17 +64,17 @@ pub(crate) trait Profiles: Send + Sync {
     fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure>;
 
     /// Returns the limits and deadlines of the agent's sessions.
-    fn limits(&self, agent: &AgentName) -> Limits;
+    fn limits(&self, agent: &AgentName) -> ActorLimits;
 }
 
 /// Command to the actor.
 pub(crate) struct Envelope {
     /// The command.
-    pub(crate) command: Command,
+    pub(crate) command: ActorCommand,
     /// Idempotency key, scope and fingerprint.
-    pub(crate) keyed: Option<Keyed>,
+    pub(crate) keyed: Option<IdempotencyRecord>,
     /// Channel for the response.
-    pub(crate) reply: oneshot::Sender<Result<Answered, Failure>>,
+    pub(crate) reply: oneshot::Sender<Result<CommandReply, Failure>>,
 }
 
 /// Retry policy if the database prevents the creation of an actor.

@@ -5,10 +5,10 @@
 use super::tests::NoAgents;
 use super::*;
 use crate::clock::Clock;
-use crate::core::actor::Command;
+use crate::core::actor::ActorCommand;
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
-use crate::core::rows::{LeaseUse, RunMode, SessionRow};
+use crate::core::rows::{LeaseStatus, RunMode, SessionRow};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -115,7 +115,7 @@ impl Stage {
         };
         let (reply, _) = tokio::sync::oneshot::channel();
         let (run_id, key) = (RunId::mint(), IdempotencyKey::mint());
-        let command = Command::Prompt { run_id, request, key, caps: None };
+        let command = ActorCommand::Prompt { run_id, request, key, caps: None };
         self.mailbox.try_send(Envelope { command, keyed: None, reply }).ok().unwrap();
         turns().await;
         assert_eq!(self.pump.waiting().count(), 1, "the actor waits for its commit");
@@ -126,7 +126,7 @@ impl Stage {
 async fn intended(store: Store, key: SessionKey) -> LeaseId {
     spawn(&store, session_row(&key), None).await;
     let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
-    let row = lease_row(&key, LeaseUse::Intended);
+    let row = lease_row(&key, LeaseStatus::Intended);
     let lease_id = row.lease_id;
     let session = SessionRow { lease_id: Some(lease_id), ..snapshot.session };
     let writes = vec![Write::NewLease(Box::new(row)), Write::Session(Box::new(session))];

@@ -2,9 +2,12 @@
 //! from a failed commit.
 
 use super::{Ended, Envelope, Task, note_trouble, refuse_waiting, trouble};
-use crate::core::actor::{Act, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Ticket};
+use crate::core::actor::{
+    ActorCommand, ActorEffect, ActorInput, CommandReply, IdempotencyRecord, LeaseEvent, StepContext,
+    StepOutput, Ticket,
+};
 use crate::core::effect::Write;
-use crate::core::rows::LeaseUse;
+use crate::core::rows::LeaseStatus;
 use crate::error::Failure;
 use crate::observe;
 use crate::requests::Performer;
@@ -22,8 +25,8 @@ use std::time::Duration;
 const REBUILD_MS: u64 = 250;
 
 /// True if a command must act on the process even if nothing can be committed (H19).
-pub(super) const fn stops(command: &Command) -> bool {
-    matches!(command, Command::Cancel(_) | Command::Close(_))
+pub(super) const fn stops(command: &ActorCommand) -> bool {
+    matches!(command, ActorCommand::Cancel(_) | ActorCommand::Close(_))
 }
 
 /// Requests the end of a process, regardless of the database.
@@ -55,38 +58,39 @@ impl Task {
                 }
             }
         }
-        if matches!(command, Command::Prompt { .. }) {
+        if matches!(command, ActorCommand::Prompt { .. }) {
             self.look_before_prompt().await;
         }
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         self.waiting.insert(ticket, reply);
         let stop = stops(&command);
-        self.step_stopping(Input::Command { ticket, command, keyed }, stop).await
+        self.step_stopping(ActorInput::Command { ticket, command, keyed }, stop).await
     }
 
     /// Runs one step that needs no action if the commit fails.
-    pub(super) async fn step(&mut self, input: Input) -> Ended {
+    pub(super) async fn step(&mut self, input: ActorInput) -> Ended {
         self.step_stopping(input, false).await
     }
 
     /// Runs one step: decide, commit, act. `stops` is true if the process must be ended even if nothing can
     /// be committed (H19).
-    async fn step_stopping(&mut self, input: Input, stops: bool) -> Ended {
-        let ctx = Ctx { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
-        let Batch { writes, acts, moves, .. } = self.actor.step(&ctx, input);
+    async fn step_stopping(&mut self, input: ActorInput, stops: bool) -> Ended {
+        let ctx = StepContext { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
+        let StepOutput { writes, effects, transitions, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
             let fence = self.fence.clone();
-            let opens =
-                writes.iter().any(|write| matches!(write, Write::LeaseUse { usage: LeaseUse::Ready, .. }));
+            let opens = writes
+                .iter()
+                .any(|write| matches!(write, Write::LeaseStatus { usage: LeaseStatus::Ready, .. }));
             if let Err(error) = self.deps.store.commit(fence, writes).await {
                 let stops = stops || (opens && self.opens_in_vain(ctx.now_ms));
-                return self.on_commit_failed(&error, acts, stops).await;
+                return self.on_commit_failed(&error, effects, stops).await;
             }
         }
-        observe::committed(&self.deps.metrics, self.actor.session(), &moves);
+        observe::committed(&self.deps.metrics, self.actor.session(), &transitions);
         self.follow_lease();
-        self.act(acts).await;
+        self.perform_effects(effects).await;
         Ended::No
     }
 
@@ -108,10 +112,10 @@ impl Task {
     }
 
     /// Reports a failed commit to all callers, and rebuilds the actor from the last commit.
-    async fn on_commit_failed(&mut self, error: &StoreError, acts: Vec<Act>, stop: bool) -> Ended {
+    async fn on_commit_failed(&mut self, error: &StoreError, effects: Vec<ActorEffect>, stop: bool) -> Ended {
         let failure = Failure::from(error.clone());
-        for act in acts {
-            if let Act::Reply { ticket, .. } = act {
+        for act in effects {
+            if let ActorEffect::Reply { ticket, .. } = act {
                 self.reply(ticket, Err(failure.clone()));
             }
         }
@@ -200,17 +204,18 @@ impl Task {
         }
     }
 
-    fn reply(&mut self, ticket: Ticket, result: Result<Answered, Failure>) {
+    fn reply(&mut self, ticket: Ticket, result: Result<CommandReply, Failure>) {
         if let Some(reply) = self.waiting.remove(&ticket) {
             drop(reply.send(result));
         }
     }
 
-    async fn act(&mut self, acts: Vec<Act>) {
-        for act in acts {
+    async fn perform_effects(&mut self, effects: Vec<ActorEffect>) {
+        for act in effects {
             match act {
-                Act::Spawn(_) | Act::Attach { .. } | Act::Input { .. } if self.link_is_news() => {}
-                Act::Spawn(spawn) => {
+                ActorEffect::Spawn(_) | ActorEffect::Attach { .. } | ActorEffect::Input { .. }
+                    if self.link_is_news() => {}
+                ActorEffect::Spawn(spawn) => {
                     let lease_id = spawn.lease_id;
                     // Sent again if the supervisor may not have received an earlier request.
                     if self.starting.replace(lease_id) != Some(lease_id) {
@@ -218,34 +223,34 @@ impl Task {
                     }
                     self.call(lease_id, Request::Spawn(*spawn), spawned).await;
                 }
-                Act::Attach { lease_id, from_offset } => {
+                ActorEffect::Attach { lease_id, from_offset } => {
                     self.call(lease_id, Request::Attach { lease_id, from_offset }, attached).await;
                 }
-                Act::Input { lease_id, seq, bytes } => {
+                ActorEffect::Input { lease_id, seq, bytes } => {
                     let request = Request::Input { lease_id, seq, bytes };
                     self.call(lease_id, request, move |answer| written(seq, answer)).await;
                 }
-                Act::Ack { lease_id, offset } => {
+                ActorEffect::Ack { lease_id, offset } => {
                     // The events of this output and all earlier ones are committed by now.
                     let event_id = self.deps.store.counters().last_event_id();
                     self.call(lease_id, Request::AckSynced { lease_id, offset, event_id }, acked).await;
                 }
-                Act::CloseLease { lease_id, reason } => {
+                ActorEffect::CloseLease { lease_id, reason } => {
                     self.call(lease_id, Request::CloseLease { lease_id, reason }, closing).await;
                 }
-                Act::Release { lease_id } => {
+                ActorEffect::Release { lease_id } => {
                     self.call(lease_id, Request::Release { lease_id }, |_| None).await;
                 }
-                Act::Perform { row, again } => {
+                ActorEffect::Perform { row, again } => {
                     let (env, roots) = (self.actor.agent_env(), self.actor.agent_roots());
                     self.performer.perform(*row, again, roots, env);
                 }
-                Act::Inspect { row } => self.performer.inspect(*row, self.actor.agent_roots()),
-                Act::Recall { at } => self.performer.recall(at),
-                Act::Forget { at } => self.performer.forget(at),
-                Act::Reply { ticket, result } => self.reply(ticket, result),
-                Act::Note(note) => tracing::info!(session_key = %self.key, note),
-                Act::LineFault(what) => {
+                ActorEffect::Inspect { row } => self.performer.inspect(*row, self.actor.agent_roots()),
+                ActorEffect::Recall { at } => self.performer.recall(at),
+                ActorEffect::DropRequest { at } => self.performer.forget(at),
+                ActorEffect::Reply { ticket, result } => self.reply(ticket, result),
+                ActorEffect::Log(note) => tracing::info!(session_key = %self.key, note),
+                ActorEffect::LineFault(what) => {
                     self.deps.metrics.line_fault(&self.actor.session().backend, what.as_str());
                 }
             }
@@ -264,7 +269,7 @@ impl Task {
         &mut self,
         lease_id: LeaseId,
         request: Request,
-        read: impl FnOnce(Result<Reply, CallError>) -> Option<LeaseNews> + Send + 'static,
+        read: impl FnOnce(Result<Reply, CallError>) -> Option<LeaseEvent> + Send + 'static,
     ) {
         let answer = self.deps.supervisor.send(request).await;
         self.calls.push(Box::pin(async move {
@@ -281,22 +286,23 @@ fn verb(scope: &str) -> &str {
 
 /// Returns the stored response of a repeated command (I5).
 pub(crate) fn replay(
-    command: &Command,
-    keyed: &Keyed,
+    command: &ActorCommand,
+    keyed: &IdempotencyRecord,
     fingerprint: &str,
     result: &str,
-) -> Result<Answered, Failure> {
+) -> Result<CommandReply, Failure> {
     if keyed.fingerprint != fingerprint {
         return Err(Failure::of(Code::IdempotencyConflict).origin("client"));
     }
     let parsed = match command {
-        Command::Prompt { .. } => serde_json::from_str(result).map(Answered::Prompt),
-        Command::Cancel(_) => serde_json::from_str(result).map(Answered::Cancel),
-        Command::Queued { .. } => serde_json::from_str(result).map(Answered::Queued),
-        Command::Close(_) | Command::Expire { .. } | Command::NewConversation | Command::Set(_) => {
-            serde_json::from_str(result).map(Answered::Now)
-        }
-        Command::AnswerPermission { .. } => Ok(Answered::Done),
+        ActorCommand::Prompt { .. } => serde_json::from_str(result).map(CommandReply::Prompt),
+        ActorCommand::Cancel(_) => serde_json::from_str(result).map(CommandReply::Cancel),
+        ActorCommand::Queued { .. } => serde_json::from_str(result).map(CommandReply::Queued),
+        ActorCommand::Close(_)
+        | ActorCommand::Expire { .. }
+        | ActorCommand::NewConversation
+        | ActorCommand::Set(_) => serde_json::from_str(result).map(CommandReply::Session),
+        ActorCommand::AnswerPermission { .. } => Ok(CommandReply::Done),
     };
     parsed.map_err(|_| Failure::of(Code::Runtime).origin("gateway"))
 }

@@ -7,7 +7,7 @@ use crate::app;
 use crate::channel::{Channel, Channels};
 use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
-use crate::core::actor::{Limits, Profile};
+use crate::core::actor::{ActorLimits, AgentProfile};
 use crate::core::recovery;
 use crate::error::Failure;
 use crate::inbound::Inlet;
@@ -137,11 +137,11 @@ impl Profiles for ShortLines {
         self.0.lookup(agent, cwd, directories)
     }
 
-    fn configured(&self, agent: &AgentName) -> Result<Profile, Failure> {
+    fn configured(&self, agent: &AgentName) -> Result<AgentProfile, Failure> {
         self.0.configured(agent)
     }
 
-    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<AgentProfile, Failure> {
         self.0.profile(agent, found)
     }
 
@@ -157,8 +157,8 @@ impl Profiles for ShortLines {
         self.0.directory(agent, asked, found)
     }
 
-    fn limits(&self, agent: &AgentName) -> Limits {
-        Limits { line_bytes_max: LINE_BYTES_MAX, ..Profiles::limits(self.0.as_ref(), agent) }
+    fn limits(&self, agent: &AgentName) -> ActorLimits {
+        ActorLimits { line_bytes_max: LINE_BYTES_MAX, ..Profiles::limits(self.0.as_ref(), agent) }
     }
 }
 
@@ -232,7 +232,7 @@ pub(super) async fn leave_behind(
         });
         mailbox
     };
-    recovery::plan(found, 0).now.into_iter().map(start).collect()
+    recovery::recovery_plan(found, 0).now.into_iter().map(start).collect()
 }
 
 /// Starts everything, in the order of `app::serve`. Recovery uses the simulated interfaces too.

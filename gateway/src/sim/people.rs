@@ -3,7 +3,7 @@
 
 use super::room::{ACCOUNT, ROOM};
 use crate::channel::{Amended, Change, Changed, Inbox};
-use crate::core::actor::Command;
+use crate::core::actor::ActorCommand;
 use crate::core::binding::Placement;
 use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use crate::core::rows::{ConversationRef, RunMode, SessionMode};
@@ -147,7 +147,7 @@ pub(super) fn ask_directly(actor: &Sender<Envelope>, text: String) {
     let Ok(key) = IdempotencyKey::parse(&text.replace(' ', "-")) else { return };
     let request = request(&text, false, false);
     let (reply, _) = oneshot::channel();
-    let command = Command::Prompt { run_id: RunId::mint(), request, key, caps: None };
+    let command = ActorCommand::Prompt { run_id: RunId::mint(), request, key, caps: None };
     drop(actor.try_send(Envelope { command, keyed: None, reply }));
 }
 

@@ -3,9 +3,9 @@
 
 use super::chance::Chance;
 use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
-use crate::core::route::Destination;
+use crate::core::route::UnboundDestination;
 use crate::core::rows::ConversationRef;
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
@@ -78,17 +78,17 @@ impl Channel for Room {
         ACCOUNT
     }
 
-    fn limit(&self) -> Limit {
+    fn limit(&self) -> MessageLimit {
         // Small, so that answers have several parts; with room for the text next to a file.
-        Limit::new(Unit::Utf16, 80)
+        MessageLimit::new(Unit::Utf16, 80)
     }
 
     fn file_bytes_max(&self) -> Option<u64> {
         Some(FILE_BYTES_MAX)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {

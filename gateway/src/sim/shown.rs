@@ -5,7 +5,7 @@ use super::laws::{broken, texts, word_of};
 use super::room::Shown;
 use super::stage::{Broken, Stage};
 use crate::channel::Outgoing;
-use crate::core::project::{OWED, PartKind, QUIET};
+use crate::core::project::{ALWAYS_SHOWN_STATUSES, HIDDEN_STATUSES, PartKind};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,7 +165,7 @@ pub(super) fn as_chosen(db: &Connection) -> Result<(), Broken> {
     let list = |names: &[&str]| names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(",");
     let chosen = "(SELECT c.verbosity FROM temp.chosen c WHERE c.binding_key = b.binding_key \
                   AND c.from_seq < e.session_seq ORDER BY c.rowid DESC LIMIT 1)";
-    let owed = list(&OWED);
+    let owed = list(&ALWAYS_SHOWN_STATUSES);
     let more = format!(
         "SELECT p.nonce || ' ' || p.text FROM acp_delivery_part p JOIN acp_bindings b USING (binding_key) \
          JOIN acp_events e ON e.session_key = b.session_key AND e.session_seq = p.session_seq \
@@ -173,7 +173,7 @@ pub(super) fn as_chosen(db: &Connection) -> Result<(), Broken> {
          AND {chosen} = 'none'"
     );
     broken("no more is told than somebody chose", &texts(db, &more))?;
-    let quiet = list(&QUIET);
+    let quiet = list(&HIDDEN_STATUSES);
     let less = format!(
         "SELECT b.binding_key || ' ' || e.payload_json FROM acp_events e JOIN acp_bindings b USING (session_key) \
          JOIN temp.bound t USING (binding_key) WHERE e.kind = 'status' AND e.session_seq > t.from_seq \

@@ -1,7 +1,7 @@
 //! `acp_bindings`: bindings of conversations to sessions.
 
-use crate::core::binding::{AtStart, Stale, at_start};
-use crate::core::route::Target;
+use crate::core::binding::{StaleReason, StartupAction, startup_action};
+use crate::core::route::BoundSession;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, Verbosity};
 use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word, word_opt};
 use crate::store::error::StoreError;
@@ -96,7 +96,7 @@ pub(crate) struct Live {
     /// Key column as stored.
     pub(crate) key: String,
     /// The binding, the state of its session and the number of the session's unfinished runs.
-    pub(crate) found: Result<(BindingRow, Target, u64), StoreError>,
+    pub(crate) found: Result<(BindingRow, BoundSession, u64), StoreError>,
 }
 
 /// Bindings that have not ended, oldest first.
@@ -113,7 +113,7 @@ pub(crate) fn live(db: &Connection) -> Result<Vec<Live>, StoreError> {
     );
     let read = |row: &Row<'_>| {
         let state = word_opt(row, "state")?;
-        Ok((from_row(row)?, state.map_or(Target::Missing, Target::Known), int(row, "runs_due")?))
+        Ok((from_row(row)?, state.map_or(BoundSession::Missing, BoundSession::Known), int(row, "runs_due")?))
     };
     all(db, &sql, [], |row| Ok(Live { key: row.get("binding_key")?, found: read(row) }))
 }
@@ -131,10 +131,10 @@ pub(crate) fn pending(db: &Connection) -> Result<Vec<BindingId>, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<Target, StoreError> {
+pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<BoundSession, StoreError> {
     const SQL: &str = "SELECT state FROM acp_sessions WHERE session_key = ?1";
     let state = first(db, SQL, [key.as_str()], |row| word(row, "state"))?;
-    Ok(state.map_or(Target::Missing, Target::Known))
+    Ok(state.map_or(BoundSession::Missing, BoundSession::Known))
 }
 
 /// Ends a binding if its session is missing or closed and has no unfinished runs at this moment. Returns the
@@ -142,19 +142,19 @@ pub(crate) fn target(db: &Connection, key: &SessionKey) -> Result<Target, StoreE
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn end_stale(tx: &Tx<'_>, binding_id: BindingId) -> Result<Option<Stale>, StoreError> {
+pub(crate) fn end_stale(tx: &Tx<'_>, binding_id: BindingId) -> Result<Option<StaleReason>, StoreError> {
     const RUNS: &str =
         "SELECT count(*) AS runs FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')";
     let Some(row) = get(tx, binding_id)?.filter(|row| row.status != BindingStatus::Ended) else {
         return Ok(None);
     };
     let runs = first(tx, RUNS, [row.session_key.as_str()], |row| int(row, "runs"))?;
-    match at_start(row.status, Some(target(tx, &row.session_key)?), runs.unwrap_or(0)) {
-        AtStart::End(stale) => {
+    match startup_action(row.status, Some(target(tx, &row.session_key)?), runs.unwrap_or(0)) {
+        StartupAction::End(stale) => {
             end(tx, binding_id, &format!("stale: {}", stale.as_str()))?;
             Ok(Some(stale))
         }
-        AtStart::Keep | AtStart::Finish => Ok(None),
+        StartupAction::Keep | StartupAction::Finish => Ok(None),
     }
 }
 

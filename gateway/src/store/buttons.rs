@@ -1,7 +1,7 @@
 //! `acp_button_message`: messages with buttons or questions, kept until their subject is settled.
 
-use crate::core::project::actions::{About, Fate, amended};
-use crate::core::project::{PartKind, unchanged};
+use crate::core::project::actions::{ButtonSubject, SubjectState, text_after_resolution};
+use crate::core::project::{PartKind, unedited_notice};
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::codec::{Int, Word as _, all, first, id, id_opt, int, json, run, to_json, word};
 use crate::store::error::StoreError;
@@ -43,7 +43,7 @@ pub(crate) fn keep(
     at: &ConversationRef,
     session: &SessionKey,
     message: &ButtonMessage,
-    about: &About,
+    about: &ButtonSubject,
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_button_message (channel, account_id, conversation_id, message_id, session_key, \
         about_json, kind, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
@@ -61,7 +61,11 @@ pub(crate) fn keep(
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn is_kept(db: &Connection, at: &ConversationRef, about: &About) -> Result<bool, StoreError> {
+pub(crate) fn is_kept(
+    db: &Connection,
+    at: &ConversationRef,
+    about: &ButtonSubject,
+) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_button_message WHERE channel = ?1 AND account_id = ?2 \
         AND conversation_id = ?3 AND about_json = ?4";
     let keys = params![at.channel, at.account_id, at.conversation_id, to_json(about)?];
@@ -107,20 +111,28 @@ pub(crate) fn over(
 /// New text of a message once its subject is settled; `None` before.
 fn at_its_end(
     db: &Connection,
-    about: About,
+    about: ButtonSubject,
     text: &str,
     is_markdown: bool,
 ) -> Result<Option<String>, StoreError> {
     const RUN: &str = "SELECT mode, state FROM acp_runs WHERE run_id = ?1";
     match about {
-        About::Permission(id) => {
+        ButtonSubject::Permission(id) => {
             let row = permissions::get(db, &id)?;
-            Ok(amended(text, row.as_ref().map_or(Fate::Gone, Fate::Permission), is_markdown))
+            Ok(text_after_resolution(
+                text,
+                row.as_ref().map_or(SubjectState::Gone, SubjectState::Permission),
+                is_markdown,
+            ))
         }
-        About::Queued(run_id) => {
+        ButtonSubject::Queued(run_id) => {
             let now =
                 first(db, RUN, [run_id.to_string()], |row| Ok((word(row, "mode")?, word(row, "state")?)))?;
-            Ok(amended(text, now.map_or(Fate::Gone, |(mode, state)| Fate::Run(mode, state)), is_markdown))
+            Ok(text_after_resolution(
+                text,
+                now.map_or(SubjectState::Gone, |(mode, state)| SubjectState::Run(mode, state)),
+                is_markdown,
+            ))
         }
     }
 }
@@ -179,7 +191,7 @@ pub(crate) fn refused(
     let found = first(db, SQL, params![of.to_string(), message.message_id], |row| {
         Ok((int(row, "session_seq")?, row.get("part_no")?, id_opt(row, "run_id")?))
     })?;
-    let said = found.and_then(|(seq, no, run_id)| unchanged(of, (seq, no), run_id, &message.text));
+    let said = found.and_then(|(seq, no, run_id)| unedited_notice(of, (seq, no), run_id, &message.text));
     delivery::plan(db, binding, said.as_slice())?;
     tried(db, &binding.conversation, &message.message_id, true)?;
     Ok(said.is_some())

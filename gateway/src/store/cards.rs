@@ -1,9 +1,9 @@
 //! `acp_delivery_card`: message ids of status cards, one per run and binding. The content comes from the
 //! journal.
 
-use crate::core::card::Known;
+use crate::core::card::CardRecord;
 use crate::core::event::{EventKind, EventRow};
-use crate::core::project::SHOWN;
+use crate::core::project::RENDERED_KINDS;
 use crate::store::codec::{Int, all, first, id, int, int_opt, run};
 use crate::store::error::StoreError;
 use crate::store::{events, now_ms};
@@ -30,11 +30,11 @@ pub(crate) struct Cards {
     /// Running turn of the session, and the number of the journal row before its first one.
     pub(crate) running: Option<(RunId, u64)>,
     /// Cards not folded yet: the run is still shown as unfinished.
-    pub(crate) open: Vec<(RunId, Known)>,
+    pub(crate) open: Vec<(RunId, CardRecord)>,
 }
 
-fn known(row: &Row<'_>) -> Result<Known, StoreError> {
-    Ok(Known {
+fn known(row: &Row<'_>) -> Result<CardRecord, StoreError> {
+    Ok(CardRecord {
         message_id: row.get("message_id")?,
         number: row.get("number")?,
         through: int(row, "through_session_seq")?,
@@ -93,7 +93,7 @@ pub(crate) struct News {
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn news(db: &Connection, key: &SessionKey, run_id: RunId, after: u64) -> Result<News, StoreError> {
     let mut rows = events::after(db, key, after, ROWS_MAX, BYTES_MAX)?;
-    let is_shown = |kind: EventKind| SHOWN.contains(&kind);
+    let is_shown = |kind: EventKind| RENDERED_KINDS.contains(&kind);
     let shown = rows.iter().filter(|row| is_shown(row.kind)).map(|row| row.session_seq).max();
     let through = rows.last().map_or(after, |row| row.session_seq);
     let bytes: usize = rows.iter().map(|row| row.payload.len()).sum();
@@ -110,7 +110,7 @@ pub(crate) fn keep(
     db: &Connection,
     binding_id: BindingId,
     run_id: RunId,
-    known: &Known,
+    known: &CardRecord,
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_card (binding_key, run_id, message_id, number, through_session_seq, \
         folded, updated_at, posted_at) VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7) ON CONFLICT (binding_key, run_id) DO UPDATE SET \
@@ -152,7 +152,7 @@ pub(crate) fn fold(
     db: &Connection,
     binding_id: BindingId,
     run_id: RunId,
-    known: &Known,
+    known: &CardRecord,
     folded: Folded,
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_delivery_card SET message_id = ?3, tries = tries + 1, updated_at = ?4, \

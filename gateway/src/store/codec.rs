@@ -2,8 +2,8 @@
 #![deny(clippy::indexing_slicing)]
 
 use crate::core::rows::{
-    BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind, Verbosity,
-    Without,
+    AutoResolution, BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, SessionMode,
+    TargetKind, Verbosity,
 };
 use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
@@ -56,15 +56,15 @@ macro_rules! words {
 words! {
     SessionMode { Persistent = "persistent", Oneshot = "oneshot" }
     RunMode { Prompt = "prompt", Steer = "steer" }
-    LeaseUse { Intended = "intended", Open = "open", Ready = "ready", Closing = "closing", Ended = "ended" }
+    LeaseStatus { Intended = "intended", Open = "open", Ready = "ready", Closing = "closing", Ended = "ended" }
     RequestState { Received = "received", Started = "started", Answered = "answered" }
     PermissionState { Pending = "pending", Answered = "answered", Expired = "expired" }
     TargetKind { Session = "session", Subagent = "subagent" }
     BindingStatus { Pending = "pending", Active = "active", Parked = "parked", Ending = "ending", Ended = "ended" }
 }
 
-impl Word for Without {
-    const ALL: &'static [Self] = &Without::ALL;
+impl Word for AutoResolution {
+    const ALL: &'static [Self] = &AutoResolution::ALL;
     fn word(self) -> &'static str {
         self.as_str()
     }

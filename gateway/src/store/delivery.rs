@@ -5,8 +5,10 @@
 //! searched for in the conversation.
 
 use crate::core::event::{EventKind, EventRow};
-use crate::core::intake::readable;
-use crate::core::project::{self, Digest, Need, Part, PartKind, RunDigest, Style, Styles, tag};
+use crate::core::intake::readable_payload;
+use crate::core::project::{
+    self, MessagePart, PartKind, RenderData, RequiredData, RunDigest, Style, StyleHistory, tag,
+};
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings;
 use crate::store::buttons::{self, ButtonMessage};
@@ -64,7 +66,7 @@ impl Word for PartKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartRow {
     /// Content of the part.
-    pub(crate) part: Part,
+    pub(crate) part: MessagePart,
     /// Delivery state.
     pub(crate) state: PartState,
     /// Tag that distinguishes the part from another with the same text; `None` if it needs none.
@@ -79,7 +81,7 @@ pub(crate) struct PartRow {
 }
 
 fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
-    let part = Part {
+    let part = MessagePart {
         session_seq: int(row, "session_seq")?,
         part_no: row.get("part_no")?,
         run_id: id_opt(row, "run_id")?,
@@ -142,11 +144,13 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// Data for the projection of one of the rows.
-    pub(crate) fn digest(&self, row: &EventRow) -> Digest<'_> {
-        match project::need(row) {
-            Need::Nothing => Digest::Nothing,
-            Need::Run(run_id) => self.runs.get(&run_id).map_or(Digest::Nothing, Digest::Run),
-            Need::Next => self.next.get(&row.session_seq).map_or(Digest::Nothing, Digest::Next),
+    pub(crate) fn digest(&self, row: &EventRow) -> RenderData<'_> {
+        match project::required_data(row) {
+            RequiredData::Nothing => RenderData::Nothing,
+            RequiredData::Run(run_id) => self.runs.get(&run_id).map_or(RenderData::Nothing, RenderData::Run),
+            RequiredData::Next => {
+                self.next.get(&row.session_seq).map_or(RenderData::Nothing, RenderData::Next)
+            }
         }
     }
 }
@@ -160,7 +164,7 @@ impl Batch {
 pub(crate) fn batch(
     db: &Connection,
     binding: &BindingRow,
-    styles: &Styles,
+    styles: &StyleHistory,
     after: u64,
     end: u64,
 ) -> Result<Batch, StoreError> {
@@ -174,7 +178,7 @@ pub(crate) fn batch(
 pub(crate) fn row(
     db: &Connection,
     binding: &BindingRow,
-    styles: &Styles,
+    styles: &StyleHistory,
     session_seq: u64,
 ) -> Result<Batch, StoreError> {
     let mut found = read_on(db, binding, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
@@ -185,7 +189,7 @@ pub(crate) fn row(
 fn read_on(
     db: &Connection,
     binding: &BindingRow,
-    styles: &Styles,
+    styles: &StyleHistory,
     (after, end): (u64, u64),
     rows_max: u64,
 ) -> Result<Batch, StoreError> {
@@ -193,7 +197,7 @@ fn read_on(
     let sql = format!(
         "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
          WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
-        listed(&project::SHOWN)
+        listed(&project::RENDERED_KINDS)
     );
     let rows = if after < end {
         all(db, &sql, params![key.as_str(), Int(after), Int(rows_max)], events::from_row)?
@@ -209,9 +213,9 @@ fn read_on(
             out.through = row.session_seq - 1;
             break;
         }
-        match project::need(row) {
-            Need::Nothing => {}
-            Need::Run(run_id) => {
+        match project::required_data(row) {
+            RequiredData::Nothing => {}
+            RequiredData::Run(run_id) => {
                 let style = styles.at(row.session_seq);
                 if let Some(style) = style
                     && let Some(digest) = digest(db, &binding.conversation, (run_id, row.session_seq), style)?
@@ -220,7 +224,7 @@ fn read_on(
                     out.runs.insert(run_id, digest);
                 }
             }
-            Need::Next => {
+            RequiredData::Next => {
                 let next = events::after(db, key, row.session_seq, 1, 1)?.pop();
                 out.next.extend(next.map(|next| (row.session_seq, next)));
             }
@@ -248,23 +252,23 @@ fn digest(
         "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = 'prompt' ORDER BY seq LIMIT 1";
     let rows_of_run = format!(
         "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 AND kind IN ({}) ORDER BY seq",
-        listed(&project::DIGESTED)
+        listed(&project::OUTPUT_KINDS)
     );
     let run_id = run_id.to_string();
     let made = first(db, RUN, [&run_id], |row| {
         let started_at_ms = int_opt(row, "started_at")?;
         let digest = RunDigest::new(word(row, "mode")?, started_at_ms.is_some(), style.clone());
-        Ok(digest.by(row.get("agent")?, started_at_ms))
+        Ok(digest.with_turn(row.get("agent")?, started_at_ms))
     })?;
     let prompt: Option<String> = first(db, PROMPT, [&run_id], |row| Ok(row.get("payload_json")?))?;
     let Some(digest) = made else { return Ok(None) };
-    let mut digest = digest.told_in(at, &prompt.unwrap_or_default());
+    let mut digest = digest.for_conversation(at, &prompt.unwrap_or_default());
     let mut statement = db.prepare_cached(&rows_of_run)?;
     let mut rows = statement.query(params![run_id, Int(ended_by)])?;
     while let Some(row) = rows.next()? {
         let kind: String = row.get("kind")?;
         if let Some(kind) = EventKind::parse(&kind) {
-            digest.add(kind, &readable(row.get_ref("payload_json")?.as_str().unwrap_or_default()));
+            digest.add(kind, &readable_payload(row.get_ref("payload_json")?.as_str().unwrap_or_default()));
         }
     }
     Ok(Some(digest))
@@ -275,13 +279,13 @@ fn digest(
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Result<(), StoreError> {
+pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[MessagePart]) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_part (binding_key, session_key, run_id, session_seq, part_no, kind, text, \
         nonce, asks_json, files_json, tag, print, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
         ?11, ?12, 'planned', ?13, ?13) ON CONFLICT DO NOTHING";
     for part in parts {
         let (tag, print) =
-            tag::choose(&part.text, &part.nonce, |print| is_said(db, binding, &part.nonce, print))?;
+            tag::choose_tag(&part.text, &part.nonce, |print| is_said(db, binding, &part.nonce, print))?;
         run(
             db,
             SQL,
@@ -346,7 +350,7 @@ pub(crate) fn begin(db: &Connection, nonce: &str, persona_at_ms: Option<u64>) ->
 pub(crate) fn settle(
     db: &Connection,
     binding: &BindingRow,
-    part: &Part,
+    part: &MessagePart,
     state: PartState,
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {
@@ -394,7 +398,7 @@ pub(crate) fn journaled_at(
 fn advance_run(
     db: &Connection,
     binding: &BindingRow,
-    part: &Part,
+    part: &MessagePart,
     run_id: RunId,
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {

@@ -1,13 +1,13 @@
 //! `acp_inbox`: inbound messages, keyed by the channel's message id. A row is committed before the message is
 //! processed, and stores the outcome: a duplicate gets the same outcome and has no second effect.
 
-use crate::core::command::gate::{Approves, Standing};
-use crate::core::files::{self, Attachment, File};
-use crate::core::project::Asks;
+use crate::core::command::gate::{ApprovalScope, RequesterRole};
+use crate::core::files::{self, Attachment, PromptFile};
+use crate::core::project::ButtonGroup;
 use crate::core::rows::ConversationRef;
 use crate::core::run::RunState;
 use crate::core::sanitize;
-use crate::core::told::told;
+use crate::core::told::error_message;
 use crate::error::Failure;
 use crate::store::bindings;
 use crate::store::codec::{Int, all, first, id, int, json, json_opt, run, to_json, word};
@@ -41,9 +41,9 @@ pub struct Inbound {
     pub author_id: String,
     /// Authorization beyond the author's own sessions, if the channel derives it from the message instead of
     /// the name.
-    pub standing: Option<Standing>,
+    pub standing: Option<RequesterRole>,
     /// Agent permission requests that the author may answer.
-    pub approves: Approves,
+    pub approves: ApprovalScope,
     /// Text of the message. May be empty if there are attachments.
     pub text: String,
     /// Files attached to the message.
@@ -62,7 +62,7 @@ impl Inbound {
             author,
             author_id: String::new(),
             standing: None,
-            approves: Approves::default(),
+            approves: ApprovalScope::default(),
             text,
             attachments: Vec::new(),
             answer: Answer::default(),
@@ -93,8 +93,8 @@ pub enum Answer {
 #[serde(default)]
 struct Context {
     author_id: String,
-    standing: Option<Standing>,
-    approves: Approves,
+    standing: Option<RequesterRole>,
+    approves: ApprovalScope,
     answer: Answer,
 }
 
@@ -116,7 +116,7 @@ pub(crate) enum Outcome {
         text: String,
         /// Buttons of the reply.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        asks: Option<Asks>,
+        asks: Option<ButtonGroup>,
     },
     /// The message was a command, and was carried out or answered.
     Command {
@@ -146,7 +146,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// Buttons of the reply.
-    pub(crate) const fn asks(&self) -> Option<&Asks> {
+    pub(crate) const fn asks(&self) -> Option<&ButtonGroup> {
         match self {
             Self::Prompted { asks, .. } => asks.as_ref(),
             Self::Command { .. } | Self::Refused { .. } | Self::Ignored { .. } => None,
@@ -170,7 +170,7 @@ impl Outcome {
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
             Self::Prompted { text, .. } | Self::Command { text, .. } => sanitize::text(text),
-            Self::Refused { failure, .. } => Cow::Owned(sanitize::text(&told(failure)).into_owned()),
+            Self::Refused { failure, .. } => Cow::Owned(sanitize::text(&error_message(failure)).into_owned()),
             Self::Ignored { .. } => Cow::Borrowed(""),
         }
     }
@@ -194,7 +194,7 @@ pub(crate) struct InboxRow {
     /// The message; its attachments are in `files`.
     pub(crate) inbound: Inbound,
     /// Files attached to the message, until it is settled.
-    pub(crate) files: Vec<File>,
+    pub(crate) files: Vec<PromptFile>,
     /// True if no further work is due for the message.
     pub(crate) settled: bool,
     /// Outcome once the message was processed. While the row is not settled, the reply is pending.
@@ -273,7 +273,7 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
             new.text,
             new.author,
             to_json(&context)?,
-            files::kept(&files::taken(&new.attachments)).as_deref(),
+            files::serialize_files(&files::from_attachments(&new.attachments)).as_deref(),
             Int(now_ms())
         ],
     )?;

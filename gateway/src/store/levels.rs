@@ -1,6 +1,6 @@
 //! Current row counts for metrics and `doctor`.
 
-use crate::core::binding::Stale;
+use crate::core::binding::StaleReason;
 use crate::core::rows::BindingRow;
 use crate::core::session::SessionState;
 use crate::store::bindings;
@@ -37,7 +37,7 @@ const NAMED_MAX: usize = 20;
 pub(crate) fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
     let named = bindings::live(db)?.into_iter().filter_map(|live| {
         let (binding, target, _) = live.found.ok()?;
-        let (at, stale) = (&binding.conversation, Stale::of(target)?);
+        let (at, stale) = (&binding.conversation, StaleReason::of(target)?);
         let place = format!("{}/{}/{}", at.channel, at.account_id, at.conversation_id);
         Some(format!("{place} -> {} ({})", binding.session_key, stale.as_str()))
     });

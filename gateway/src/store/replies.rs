@@ -41,7 +41,7 @@ pub(crate) fn begin(
     let tag = match kept {
         Some(tag) => tag,
         None => {
-            let (tag, print) = tag::choose(text, nonce, |print| {
+            let (tag, print) = tag::choose_tag(text, nonce, |print| {
                 Ok::<bool, StoreError>(is_under_way(db, at, print)? || is_unknown(db, at, print)?)
             })?;
             let keys =

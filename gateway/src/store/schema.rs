@@ -282,7 +282,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::core::rows::{
-        BindingStatus, LeaseUse, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
+        BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
     };
     use crate::core::run::RunState;
     use crate::core::session::{Ending, SessionState};
@@ -339,7 +339,7 @@ mod tests {
         assert_words::<SessionMode>(&db, "acp_sessions", "mode");
         assert_words::<RunState>(&db, "acp_runs", "state");
         assert_words::<RunMode>(&db, "acp_runs", "mode");
-        assert_words::<LeaseUse>(&db, "acp_leases", "usage");
+        assert_words::<LeaseStatus>(&db, "acp_leases", "usage");
         assert_words::<RequestState>(&db, "acp_agent_request", "state");
         assert_words::<PermissionState>(&db, "acp_permission", "state");
         assert_words::<TargetKind>(&db, "acp_bindings", "target_kind");

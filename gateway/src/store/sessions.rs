@@ -1,10 +1,10 @@
 //! `acp_sessions`: sessions, with the queries behind caps, timeouts and recovery.
 
-use crate::core::effect::{AccountCap, Caps};
-use crate::core::recovery::{Found, Rows};
+use crate::core::effect::{AccountLimit, SessionLimits};
+use crate::core::recovery::{RecoveryCandidate, RecoveryFacts};
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
-use crate::core::ttl::{BindingClock, Subject, Windows};
+use crate::core::ttl::{BindingTimes, TimeoutInput, Timeouts};
 use crate::store::codec::{
     Int, Word, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
 };
@@ -182,12 +182,15 @@ const IN_USE: &str = "s.state <> 'closed' AND (s.state NOT IN ('idle', 'error') 
 ///
 /// # Errors
 /// [`StoreError::LimitReached`]; SQLite errors.
-pub(crate) fn check_caps(db: &Connection, Caps { sessions_max, account }: &Caps) -> Result<(), StoreError> {
+pub(crate) fn check_caps(
+    db: &Connection,
+    SessionLimits { sessions_max, account }: &SessionLimits,
+) -> Result<(), StoreError> {
     let sessions_max = *sessions_max;
     if count_in_use(db)? >= sessions_max {
         return Err(StoreError::LimitReached { sessions_max, account: false });
     }
-    let Some(AccountCap { channel, account_id, sessions_max }) = account else { return Ok(()) };
+    let Some(AccountLimit { channel, account_id, sessions_max }) = account else { return Ok(()) };
     if count_in_use_of_account(db, channel, account_id)? >= *sessions_max {
         return Err(StoreError::LimitReached { sessions_max: *sessions_max, account: true });
     }
@@ -281,11 +284,11 @@ const FOUND: &str = concat!(
     has_runs!("TRUE")
 );
 
-fn found(db: &Connection) -> Result<Vec<Found>, StoreError> {
+fn found(db: &Connection) -> Result<Vec<RecoveryCandidate>, StoreError> {
     all(db, FOUND, [], |row| {
-        Ok(Found {
+        Ok(RecoveryCandidate {
             session_key: id(row, "session_key")?,
-            rows: Rows {
+            rows: RecoveryFacts {
                 state: word(row, "state")?,
                 lease: word_opt(row, "usage")?,
                 running: row.get("running")?,
@@ -303,14 +306,14 @@ pub(crate) struct Mortal {
     /// Session key.
     pub(crate) session_key: SessionKey,
     /// Data that the deadline depends on.
-    pub(crate) subject: Subject,
+    pub(crate) subject: TimeoutInput,
 }
 
 /// Data that the timeouts of a session depend on; `None` if the session is closed.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subject>, StoreError> {
+pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<TimeoutInput>, StoreError> {
     const SQL: &str = concat!(
         "SELECT ",
         has_runs!("r.state IN ('queued','running')"),
@@ -323,16 +326,16 @@ pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subjec
     let rests = matches!(row.state, SessionState::Idle | SessionState::Error);
     let bindings = bindings::of_session(db, &row.session_key)?;
     let active = bindings.iter().filter(|binding| binding.status.is_live());
-    Ok(Some(Subject {
+    Ok(Some(TimeoutInput {
         busy: !rests || runs.unwrap_or(false),
         agent_may_end: row.lease_id.is_some() && row.resumable,
         last_activity_at_ms: row.last_activity_at_ms,
-        bindings: active.map(BindingClock::from).collect(),
+        bindings: active.map(BindingTimes::from).collect(),
     }))
 }
 
 /// Resting sessions with a timeout. Without configured timeouts, only those whose bindings have their own.
-fn mortals(db: &Connection, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
+fn mortals(db: &Connection, windows: Timeouts) -> Result<Vec<Mortal>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
          acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
@@ -371,7 +374,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn found_sessions(&self) -> Result<Vec<Found>, StoreError> {
+    pub(crate) async fn found_sessions(&self) -> Result<Vec<RecoveryCandidate>, StoreError> {
         self.read("found_sessions", found).await
     }
 
@@ -379,7 +382,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn mortals(&self, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
+    pub(crate) async fn mortals(&self, windows: Timeouts) -> Result<Vec<Mortal>, StoreError> {
         self.read("mortals", move |db| mortals(db, windows)).await
     }
 
@@ -387,7 +390,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn subject(&self, key: SessionKey) -> Result<Option<Subject>, StoreError> {
+    pub(crate) async fn subject(&self, key: SessionKey) -> Result<Option<TimeoutInput>, StoreError> {
         self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| subject(db, &row))).await
     }
 }

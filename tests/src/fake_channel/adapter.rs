@@ -3,8 +3,8 @@
 use super::wire::{Ask, Said, Tell, Text, line};
 use super::{ENV_SOCKET, MESSAGE_UNITS_MAX, NAME};
 use acp_gateway::channel::{
-    Channel, ConversationRef, Destination, Inbound, Inbox, Limit, Lookup, Offered, Outgoing, Reply,
-    SendOutcome, Unit,
+    Channel, ConversationRef, Inbound, Inbox, Lookup, MessageLimit, Offered, Outgoing, Reply, SendOutcome,
+    UnboundDestination, Unit,
 };
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -195,12 +195,12 @@ impl Channel for FakeChannel {
         NAME
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {

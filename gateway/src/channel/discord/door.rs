@@ -3,7 +3,7 @@
 //!
 //! An agent acts on the machine, so empty allow-lists admit nobody.
 
-use crate::channel::Approves;
+use crate::channel::ApprovalScope;
 use acp_discord::core::event::Member;
 use acp_discord::core::ids::Snowflake;
 use std::collections::BTreeSet;
@@ -73,11 +73,11 @@ impl Door {
     }
 
     /// Returns the scope of agents' requests that a member may answer.
-    pub(crate) fn approves(&self, who: &Member) -> Approves {
+    pub(crate) fn approves(&self, who: &Member) -> ApprovalScope {
         match (self.approvers.is_empty(), self.approvers.has(who)) {
-            (true, _) => Approves::Own,
-            (false, true) => Approves::All,
-            (false, false) => Approves::Nothing,
+            (true, _) => ApprovalScope::Own,
+            (false, true) => ApprovalScope::All,
+            (false, false) => ApprovalScope::Nothing,
         }
     }
 }
@@ -116,16 +116,16 @@ mod tests {
         assert!(!closed.admits(&member(1, &[2])));
         let door = Door { allowed: people(&[1], &[20]), approvers: people(&[3], &[30]), ..Door::default() };
         for (who, admitted, approves) in [
-            (member(1, &[]), true, Approves::Nothing),
-            (member(2, &[20]), true, Approves::Nothing),
-            (member(2, &[21]), false, Approves::Nothing),
-            (member(3, &[]), true, Approves::All),
-            (member(1, &[30]), true, Approves::All),
+            (member(1, &[]), true, ApprovalScope::Nothing),
+            (member(2, &[20]), true, ApprovalScope::Nothing),
+            (member(2, &[21]), false, ApprovalScope::Nothing),
+            (member(3, &[]), true, ApprovalScope::All),
+            (member(1, &[30]), true, ApprovalScope::All),
         ] {
             assert_eq!((door.admits(&who), door.approves(&who)), (admitted, approves), "{who:?}");
         }
         let own = Door { allowed: people(&[1], &[]), ..Door::default() };
-        assert_eq!(own.approves(&member(1, &[])), Approves::Own);
+        assert_eq!(own.approves(&member(1, &[])), ApprovalScope::Own);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::Inner;
 use super::known::Sign;
 use crate::channel::{Figure, Health};
-use crate::core::when::utc;
+use crate::core::when::format_utc;
 use crate::store::now_ms;
 use acp_discord::core::closes;
 use acp_discord::core::errors::Meaning;
@@ -131,7 +131,7 @@ fn said(facts: &Facts) -> (bool, Vec<String>) {
         Link::Failed { why, .. } => (false, why.clone()),
     };
     let ready = facts.ready.as_ref().map(|(at_ms, bot, servers)| {
-        format!("last session as {bot} in {servers} servers since {}", utc(*at_ms))
+        format!("last session as {bot} in {servers} servers since {}", format_utc(*at_ms))
     });
     (ok, [Some(word), ready].into_iter().flatten().collect())
 }

@@ -244,7 +244,7 @@ const fn heard(fault: &Fault, is_new: bool) -> Heard {
 
 /// Returns the beginning of a text, up to the maximum length of a reply.
 fn cut(text: &str) -> String {
-    let limit = crate::channel::Limit::new(crate::channel::Unit::Utf16, ANSWER_CHARS_MAX);
+    let limit = crate::channel::MessageLimit::new(crate::channel::Unit::Utf16, ANSWER_CHARS_MAX);
     crate::core::split::split(text, limit).into_iter().next().unwrap_or_default()
 }
 

@@ -30,8 +30,8 @@ pub(crate) mod settings;
 mod slash;
 
 use crate::channel::{
-    Capabilities, Channel, ConversationRef, Destination, EditOutcome, Health, Inbox, Limit, Lookup, Opened,
-    Outgoing, Reply, SendOutcome, Signal, Standing, Unit,
+    Capabilities, Channel, ConversationRef, EditOutcome, Health, Inbox, Lookup, MessageLimit, Opened,
+    Outgoing, Reply, RequesterRole, SendOutcome, Signal, UnboundDestination, Unit,
 };
 use crate::store::now_ms;
 use acp_discord::core::base::Base;
@@ -398,20 +398,20 @@ impl Channel for Discord {
         self.inner.deaf_to(id(&at.conversation_id).ok()?)
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
     }
 
     fn file_bytes_max(&self) -> Option<u64> {
         Some(FILE_BYTES_MAX)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Ignore
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Ignore
     }
 
-    fn standing(&self, _author: &str) -> Standing {
-        Standing::Person
+    fn standing(&self, _author: &str) -> RequesterRole {
+        RequesterRole::Person
     }
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {

@@ -1,7 +1,7 @@
 //! Conversion of outgoing messages to Discord requests, and of their results to outcomes of the channel port.
 
 use crate::channel::{
-    Action, ActionStyle, EditOutcome, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
+    ButtonStyle, EditOutcome, MessageButton, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
 };
 use crate::core::sanitize;
 use acp_discord::core::component::{Button, Press, Row, Style};
@@ -38,18 +38,18 @@ fn file(file: &OutgoingFile) -> File {
 }
 
 /// Converts a text with buttons. A button that does not fit is left out: the command can be typed.
-pub(super) fn body(text: &str, actions: &[Action]) -> Body {
+pub(super) fn body(text: &str, actions: &[MessageButton]) -> Body {
     let buttons: Vec<Button> = actions.iter().filter_map(button).take(BUTTONS_MAX).collect();
     let rows = buttons.chunks(ROW).map(|row| Row::Buttons(row.to_vec())).collect();
     Body { rows, ..Body::text(text) }
 }
 
-fn button(action: &Action) -> Option<Button> {
+fn button(action: &MessageButton) -> Option<Button> {
     let style = match action.style {
-        ActionStyle::Primary => Style::Primary,
-        ActionStyle::Secondary => Style::Secondary,
-        ActionStyle::Success => Style::Success,
-        ActionStyle::Danger => Style::Danger,
+        ButtonStyle::Primary => Style::Primary,
+        ButtonStyle::Secondary => Style::Secondary,
+        ButtonStyle::Success => Style::Success,
+        ButtonStyle::Danger => Style::Danger,
     };
     let press = Press::CustomId(custom_id::encode(&action.command).ok()?);
     let label = fit(&action.label, Limit::ButtonLabel.bounds().1);
@@ -303,12 +303,12 @@ mod tests {
     /// A click runs the command in the button.
     #[test]
     fn buttons_carry_their_commands() {
-        let action = |number: usize| Action {
+        let action = |number: usize| MessageButton {
             command: format!("/acp answer p:1 {number}"),
             label: format!("Option {number}"),
-            style: ActionStyle::Success,
+            style: ButtonStyle::Success,
         };
-        let actions: Vec<Action> = (1..=7).map(action).collect();
+        let actions: Vec<MessageButton> = (1..=7).map(action).collect();
         let body = body("text", &actions);
         let sizes: Vec<usize> = body
             .rows
@@ -337,8 +337,11 @@ mod tests {
             let long = text.repeat(200);
             let name = thread_name(&format!("{long} is bound here"));
             assert_eq!(Limit::ThreadName.text(&name), Ok(()), "{name}");
-            let action =
-                Action { command: "/acp help".to_owned(), label: long.clone(), style: ActionStyle::Primary };
+            let action = MessageButton {
+                command: "/acp help".to_owned(),
+                label: long.clone(),
+                style: ButtonStyle::Primary,
+            };
             let body = body("text", &[action]);
             assert_eq!(body.rows.len(), 1, "{text}");
             assert_eq!(body.edit().map(drop), Ok(()), "{text}");

@@ -172,7 +172,7 @@ fn focused(options: &[Given]) -> Option<&Given> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::core::command::{Command as Known, parse};
+    use crate::core::command::{ChatCommand, parse};
     use acp_discord::core::commands::{line, registration};
     use acp_discord::core::event::{Interaction, Member, User};
     use acp_discord::core::ids::Snowflake;
@@ -243,7 +243,7 @@ mod tests {
                     };
                     let text = line(&specs, &command(&spec.name, options)).unwrap();
                     let read = parse(&text);
-                    assert!(!matches!(read, None | Some(Known::Misused { .. })), "{text}: {read:?}");
+                    assert!(!matches!(read, None | Some(ChatCommand::Misused { .. })), "{text}: {read:?}");
                     seen += 1;
                 }
             }

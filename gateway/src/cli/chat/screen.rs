@@ -3,7 +3,7 @@
 use crate::cli::chat::input::Printer;
 use crate::cli::output::{Out, Outcome, name};
 use crate::core::permission::kind_note;
-use crate::core::project::excerpt;
+use crate::core::project::tool_preview;
 use crate::core::sanitize;
 use serde_json::Value;
 
@@ -160,7 +160,7 @@ impl<'a> Screen<'a> {
     fn permission(&mut self, event: &Value) -> Outcome {
         let title = event["title"].as_str().filter(|title| !title.trim().is_empty());
         self.line(&format!("[the agent asks: {}]", name(title.unwrap_or("a tool call"))))?;
-        if let Some(excerpt) = excerpt(&event["tool_call"]) {
+        if let Some(excerpt) = tool_preview(&event["tool_call"]) {
             for line in excerpt.lines() {
                 self.line(line)?;
             }

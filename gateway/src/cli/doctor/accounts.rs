@@ -5,7 +5,7 @@ use super::{Check, Verdict, check};
 use crate::api::AccountView;
 use crate::config::Config;
 use crate::config::load::Loaded;
-use crate::core::policy::{Bind, SPAWN_NOT_ALLOWED, Scope, effective};
+use crate::core::policy::{BindOrigin, PolicyScope, SPAWN_NOT_ALLOWED, effective_policy};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -44,8 +44,9 @@ pub(super) fn look(
 /// Returns a note for each account that may not spawn into conversations, with the deciding key and file.
 pub(super) fn spawning(loaded: &Loaded, file: &Path) -> Vec<Check> {
     let of = |id: &String| {
-        let scope = Scope { channel: Some("discord".to_owned()), account: Some(id.clone()), agent: None };
-        let refused = effective(loaded, &scope).may_bind(Bind::Spawn).err()?;
+        let scope =
+            PolicyScope { channel: Some("discord".to_owned()), account: Some(id.clone()), agent: None };
+        let refused = effective_policy(loaded, &scope).may_bind(BindOrigin::Spawn).err()?;
         let is_spawn = refused.detail_code.as_deref() == Some(SPAWN_NOT_ALLOWED);
         let text = format!("{id}: {} The file is {}.", refused.message, file.display());
         is_spawn.then(|| check("discord", Verdict::Note, text))

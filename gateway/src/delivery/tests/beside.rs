@@ -3,10 +3,10 @@
 use super::live::{Board, LIVE, begun, card, drive, last};
 use super::*;
 use crate::channel::{Inbound, Signal};
-use crate::core::link::{Ask, PermissionOption, Wanted};
+use crate::core::link::{AgentRequest, AgentRequestKind, PermissionOption};
 use crate::core::project::PartKind;
-use crate::core::project::actions::About;
-use crate::core::rows::{PermissionRow, PermissionState, Settler, Without};
+use crate::core::project::actions::ButtonSubject;
+use crate::core::rows::{AutoResolution, PermissionRow, PermissionState, ResolvedBy};
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::codec;
 use crate::store::inbox;
@@ -20,21 +20,21 @@ async fn sql(store: &Store, text: &str, values: impl rusqlite::Params + Send + '
     store.write("sql", move |tx| codec::run(tx, &text, values).map(drop)).await.unwrap();
 }
 
-fn person(name: &str) -> Option<Settler> {
-    Some(Settler::Person(name.to_owned()))
+fn person(name: &str) -> Option<ResolvedBy> {
+    Some(ResolvedBy::Person(name.to_owned()))
 }
 
 /// What an agent asks, as its row says it now.
-fn asked(state: PermissionState, option_id: Option<&str>, by: Option<Settler>) -> PermissionRow {
+fn asked(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>) -> PermissionRow {
     let options = vec![PermissionOption { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }];
-    let what = Wanted::Permission { title: "Write".into(), tool_kind: None, options };
+    let what = AgentRequestKind::Permission { title: "Write".into(), tool_kind: None, options };
     PermissionRow {
         lease_id: LeaseId::parse(LEASE).unwrap(),
         session_key: key(),
-        ask: Ask { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
         state,
         option_id: option_id.map(str::to_owned),
-        settled_by: by,
+        resolved_by: by,
         created_at_ms: 1,
         deadline_at_ms: None,
     }
@@ -57,7 +57,7 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
     let rows = [
         (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Yes” (by “ann”)."),
         (
-            asked(PermissionState::Expired, None, Some(Settler::Without(Without::Deadline))),
+            asked(PermissionState::Expired, None, Some(ResolvedBy::Auto(AutoResolution::Deadline))),
             "Nobody answered in time: refused.",
         ),
     ];
@@ -110,7 +110,7 @@ async fn what_waits_loses_its_buttons_when_its_turn_begins() {
     scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
     board.until("the notice", |shown| shown.len() == 1).await;
     board.failures.store(1, Ordering::SeqCst);
-    let about = About::Queued(run_id);
+    let about = ButtonSubject::Queued(run_id);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
     let keep =
         move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
@@ -131,7 +131,7 @@ async fn messages_that_could_not_be_amended_are_found_again() {
     };
     assert_eq!(found().await, 0);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
-    let about = About::Permission("p".to_owned());
+    let about = ButtonSubject::Permission("p".to_owned());
     let keep =
         move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
     store.write("keep", keep).await.unwrap();
@@ -146,7 +146,7 @@ async fn messages_that_could_not_be_amended_are_found_again() {
 async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     let (_dir, store, _scribe) = begun().await;
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
-    let about = About::Permission("p".to_owned());
+    let about = ButtonSubject::Permission("p".to_owned());
     let keep =
         move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
     store.write("keep", keep).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_message_that_is_over_is_found_among_many_that_are_not() {
         for number in 0..=200 {
             let message = ButtonMessage { message_id: format!("{number:03}"), ..queued() };
             let id = if number == 200 { "gone".to_owned() } else { format!("{LEASE}:7") };
-            buttons::keep(tx, &conversation("c"), &key(), &message, &About::Permission(id))?;
+            buttons::keep(tx, &conversation("c"), &key(), &message, &ButtonSubject::Permission(id))?;
         }
         Ok(())
     };
@@ -255,7 +255,7 @@ async fn what_became_of_a_message_that_cannot_be_changed_is_said_while_a_turn_ru
     let given = || board.signals.as_ref().unwrap().lock().unwrap().len();
     eventually("the turn to be followed", || async { (given() > 0).then_some(()) }).await;
     assert_eq!(board.shown().len(), 2);
-    let about = About::Queued(run_id);
+    let about = ButtonSubject::Queued(run_id);
     let keep =
         move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &queued(), &about);
     store.write("keep", keep).await.unwrap();

@@ -40,16 +40,16 @@ impl Channel for Shelf {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 1_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 1_000)
     }
 
     fn file_bytes_max(&self) -> Option<u64> {
         Some(1 << 20)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {

@@ -83,12 +83,12 @@ impl Channel for Board {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_096)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {

@@ -64,12 +64,12 @@ impl Channel for Named {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_096)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn has_personas(&self, _at: &ConversationRef) -> bool {

@@ -77,7 +77,7 @@ async fn streams_leave_places_for_other_requests() {
     let key_of = IdempotencyKey::parse("k").unwrap();
     for _ in 0..LIMITS.connections_max {
         assert!(client.get::<Value>("/v1/health").await.is_ok());
-        let _: Cancelled = client.post(&format!("{key}/cancel"), &json!({}), &key_of).await.unwrap();
+        let _: CancelResult = client.post(&format!("{key}/cancel"), &json!({}), &key_of).await.unwrap();
         let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
         let _: Done = client.post(&format!("{key}/permissions/l:5"), &answer, &key_of).await.unwrap();
     }

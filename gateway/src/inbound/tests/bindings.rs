@@ -40,7 +40,7 @@ async fn b01_a_stale_binding_is_removed_only_where_that_is_allowed() {
     assert_eq!(inlet.accept(message("m3", "hello")).await.unwrap(), goes, "told again, it is the same");
     assert_eq!(
         inlet.accept(message("m4", "hello")).await.unwrap().text(),
-        told(&Failure::of(Code::NotBound))
+        error_message(&Failure::of(Code::NotBound))
     );
     assert_eq!(fake.said(), Vec::<String>::new());
     let text = inlet.inner.metrics.render();
@@ -124,7 +124,7 @@ async fn d06_an_account_without_an_adapter_gets_no_turn() {
     // The other account's conversation of that name is bound to nothing.
     assert_eq!(
         inlet.accept(message("m2", "hello")).await.unwrap().text(),
-        told(&Failure::of(Code::NotBound))
+        error_message(&Failure::of(Code::NotBound))
     );
 }
 

@@ -3,11 +3,11 @@
 use super::super::changes::UNDONE;
 use super::*;
 use crate::channel::{
-    Amended, AnswerShown, Approves, Attachment, AttachmentContent, Change, Changed, Inbox, Offered, Place,
-    Placed, Said, Suggest,
+    Amended, AnswerShown, ApprovalScope, Attachment, AttachmentContent, Change, Changed, Inbox, Offered,
+    Place, Placed, Said, Suggest,
 };
 use crate::core::files;
-use crate::core::project::actions::of_queued;
+use crate::core::project::actions::queued_buttons;
 use crate::core::rows::BindingStatus;
 use crate::store::{bindings, buttons, codec};
 use std::time::Duration;
@@ -49,7 +49,7 @@ async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
             format!("queued {} {run_id} Drop Done", key())
         ]
     );
-    *fake.queued_now.lock().unwrap() = QueuedNow::TooLate;
+    *fake.queued_now.lock().unwrap() = QueueEditResult::TooLate;
     assert_eq!(amended(&inlet, "m1", Some("less")).await, Amended::TooLate);
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::NoSession));
     assert_eq!(amended(&inlet, "m1", Some("less")).await, Amended::TooLate, "it will not come back");
@@ -59,7 +59,7 @@ async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
     *fake.fails.lock().unwrap() = None;
     assert_eq!(amended(&inlet, "m3", Some("/acp close")).await, Amended::NotOurs, "a command is done");
     assert_eq!(amended(&inlet, "never", None).await, Amended::NotOurs);
-    *fake.queued_now.lock().unwrap() = QueuedNow::Done;
+    *fake.queued_now.lock().unwrap() = QueueEditResult::Done;
     inlet.accept(message("m4", "/acp steer look")).await.unwrap();
     let words = amended(&inlet, "m4", Some("/acp steer look here")).await;
     assert_eq!(words, Amended::NotOurs, "no prompt says the command itself");
@@ -101,7 +101,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
     assert_eq!(inlet.accept(message("m1", "hello")).await.unwrap().asks(), None);
     let second = inlet.accept(message("m2", "more")).await.unwrap();
     let Outcome::Prompted { run_id, asks, .. } = &second else { panic!("{second:?}") };
-    assert_eq!(*asks, Some(of_queued(*run_id, true)));
+    assert_eq!(*asks, Some(queued_buttons(*run_id, true)));
     let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key(), false)).await.unwrap();
     // The fake keeps no rows of runs: what is not there is over.
     let texts: Vec<&str> = over.iter().map(|message| message.text.as_str()).collect();
@@ -110,7 +110,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
     let Outcome::Prompted { run_id, asks, .. } = &steer else { panic!("{steer:?}") };
     assert_eq!(
         *asks,
-        Some(of_queued(*run_id, false)),
+        Some(queued_buttons(*run_id, false)),
         "it was meant for the running turn, and could not go there"
     );
 }
@@ -179,10 +179,10 @@ async fn e02_a_name_that_somebody_took_gives_nothing() {
     // Who may answer what agents ask is the channel's to say, where it says anything.
     let none = "The agent waits for nothing.";
     for (id, who, approves, may) in [
-        ("3", "17", Approves::Own, true),
-        ("4", "18", Approves::Own, false),
-        ("5", "18", Approves::All, true),
-        ("6", "17", Approves::Nothing, false),
+        ("3", "17", ApprovalScope::Own, true),
+        ("4", "18", ApprovalScope::Own, false),
+        ("5", "18", ApprovalScope::All, true),
+        ("6", "17", ApprovalScope::Nothing, false),
     ] {
         let said = text(Inbound { approves, ..says(id, who, "/acp allow") }).await;
         assert_eq!(said.contains(none), may, "{who} {approves:?}: {said}");
@@ -212,7 +212,7 @@ async fn the_files_of_a_message_go_with_its_prompt_once() {
         let prompts = fake.prompts.lock().unwrap();
         prompts.values().map(|(request, _)| request.files.clone()).collect()
     };
-    assert_eq!(kept, [files::taken(&attachments)]);
+    assert_eq!(kept, [files::from_attachments(&attachments)]);
     let left =
         store.read("files", |db| {
             codec::first(db, "SELECT count(files_json) AS n FROM acp_inbox", [], |row| {

@@ -2,11 +2,11 @@
 use super::several::{Square, at};
 use super::*;
 use crate::channel::{Lookup, Reply as ChannelReply};
-use crate::core::link::{Ask, PermissionOption, Wanted};
+use crate::core::link::{AgentRequest, AgentRequestKind, PermissionOption};
 use crate::core::project::PartKind;
-use crate::core::project::actions::About;
+use crate::core::project::actions::ButtonSubject;
 use crate::core::rows::{BindingRow, PermissionState};
-use crate::core::split::{Limit, Unit};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::bindings;
 use crate::store::buttons::{self, ButtonMessage};
 use acp_shared::ids::LeaseId;
@@ -30,16 +30,16 @@ fn question(id: u32) -> PermissionRow {
     PermissionRow {
         lease_id: LeaseId::parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
         session_key: keyed(id),
-        ask: Ask {
+        request: AgentRequest {
             at: 7,
             run_id: None,
             method: "session/request_permission".to_owned(),
             params: "{}".to_owned(),
-            what: Wanted::Permission { title: "Write".to_owned(), tool_kind: None, options },
+            what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
         },
         state: PermissionState::Pending,
         option_id: None,
-        settled_by: None,
+        resolved_by: None,
         created_at_ms: 0,
         deadline_at_ms: None,
     }
@@ -73,7 +73,7 @@ async fn a_typed_answer_is_told_once() {
         if is_here {
             let message =
                 ButtonMessage { message_id: "9".into(), kind: PartKind::Permission, text: "?".into() };
-            let about = About::Permission(question(1).permission_id());
+            let about = ButtonSubject::Permission(question(1).permission_id());
             let at = conversation("c");
             let keep = move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &at, &keyed(1), &message, &about);
             store.write("keep", keep).await.unwrap();
@@ -100,8 +100,10 @@ async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
         let service = Arc::clone(&fake) as Arc<dyn Service>;
         let inlet = Inlet::new(store.clone(), channels, service, Metrics::default());
         fake.pending.lock().unwrap().push(question(1));
-        let said =
-            Inbound { standing: Some(Standing::Operator), ..message("m1", "/acp allow --session first") };
+        let said = Inbound {
+            standing: Some(RequesterRole::Operator),
+            ..message("m1", "/acp allow --session first")
+        };
         let outcome = inlet.accept(Inbound { conversation: at("one"), ..said }).await.unwrap();
         assert_eq!((outcome.text().as_ref(), outcome.is_shown()), ("Answered: “Option y”.", is_here));
         assert_eq!(square.texts().len(), usize::from(!is_here));
@@ -228,7 +230,7 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
     assert_eq!(answer(&inlet, "/acp sessions").await, "There are no sessions. /acp spawn starts one.");
-    assert_eq!(say(&inlet, "/acp status").await.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(say(&inlet, "/acp status").await.text(), error_message(&Failure::of(Code::NotBound)));
     let spawned = say(&inlet, "/acp spawn demo").await;
     let Outcome::Command { session_key: Some(first), .. } = spawned.clone() else { panic!("{spawned:?}") };
     let want = format!(
@@ -250,7 +252,7 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     let nothing =
         "This conversation is bound to nothing. /focus binds it to a session, /acp spawn to a new one.";
     assert_eq!(answer(&inlet, "/unfocus").await, nothing);
-    assert_eq!(say(&inlet, "hello").await.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
     let intro = format!(
         "demo is bound here, in /tmp: session {first}, agent's id with its first answer. What you type goes to it. The binding does not end by itself."
     );
@@ -262,8 +264,11 @@ async fn e01_a_conversation_is_spawned_into_bound_and_unbound() {
     assert!(matches!(say(&inlet, "hello").await, Outcome::Prompted { .. }));
     let closed = say(&inlet, "/acp close").await;
     assert!(matches!(closed, Outcome::Command { session_key: None, .. }), "{closed:?}");
-    assert_eq!(say(&inlet, "hello").await.text(), told(&Failure::of(Code::NotBound)));
-    assert_eq!(say(&inlet, &format!("/focus {first}")).await.text(), told(&Failure::of(Code::SessionClosed)));
+    assert_eq!(say(&inlet, "hello").await.text(), error_message(&Failure::of(Code::NotBound)));
+    assert_eq!(
+        say(&inlet, &format!("/focus {first}")).await.text(),
+        error_message(&Failure::of(Code::SessionClosed))
+    );
     assert_eq!(fake.said(), ["hello"]);
 }
 
@@ -333,7 +338,7 @@ async fn e04_the_named_session_is_meant_and_nothing_is_guessed() {
         }
     }
     // Without a name it is the binding, and without a binding nothing.
-    assert_eq!(say(&inlet, "/acp cancel").await.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(say(&inlet, "/acp cancel").await.text(), error_message(&Failure::of(Code::NotBound)));
 }
 
 /// A steer of another session is answered here and goes on there.
@@ -467,7 +472,7 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
                 .await
                 .unwrap();
             let mut other = question(3);
-            other.ask.at = 9;
+            other.request.at = 9;
             fake.pending.lock().unwrap().push(other);
             let state = state_of(&store, &fake).await;
             let again = super::inlet(&store, &fake);
@@ -502,12 +507,12 @@ impl Channel for Thread {
         "thread"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> ChannelReply<'a, SendOutcome> {

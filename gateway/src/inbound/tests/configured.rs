@@ -4,7 +4,7 @@
 use super::fake::{Party, inlet_of, party};
 use super::*;
 use crate::channel::{Inbox, Placed};
-use crate::core::configured::Made;
+use crate::core::configured::StaticSessionSpec;
 use std::path::Path;
 
 const ROOM: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
@@ -27,7 +27,7 @@ async fn bound(store: &Store) -> Vec<(String, String, String, bool)> {
     let rows = store.read("bound", |db| {
         let sql = "SELECT thread_id, session_key, status, metadata_json FROM acp_bindings ORDER BY rowid";
         crate::store::codec::all(db, sql, [], |row| {
-            let made = Made::read(&row.get::<_, String>("metadata_json")?);
+            let made = StaticSessionSpec::from_metadata(&row.get::<_, String>("metadata_json")?);
             Ok((row.get("thread_id")?, row.get("session_key")?, row.get("status")?, made.is_some()))
         })
     });
@@ -47,7 +47,7 @@ async fn d15_the_first_message_begins_the_session_and_a_restart_finds_it() {
     fake.configure(ROOM);
     let inlet = super::inlet(&store, &fake);
     let elsewhere = Inbound { conversation: conversation("d"), ..message("m0", "hello") };
-    assert_eq!(inlet.accept(elsewhere).await.unwrap().text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(inlet.accept(elsewhere).await.unwrap().text(), error_message(&Failure::of(Code::NotBound)));
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let key = session_of(&first).to_owned();
     assert!(key.starts_with("agent:demo:acp:binding:console:default:"), "{key}");
@@ -101,7 +101,7 @@ async fn d15_what_the_configuration_binds_was_read_up_to_the_message_that_had_it
     // A kill between the transaction that makes the session and what follows.
     let loaded = fake.config();
     let entry = loaded.config.bindings[0].clone();
-    let made = Made::of(&entry).unwrap();
+    let made = StaticSessionSpec::of(&entry).unwrap();
     let session = SessionKey::parse("agent:demo:acp:early").unwrap();
     let early = (session.clone(), made.metadata(Some("1")));
     let request = crate::bindings::configured::request(&conversation("c"), entry, early);
@@ -141,7 +141,7 @@ async fn d15_what_changed_takes_hold_with_the_next_message() {
     // The entry goes: so does the session, and the person hears that nothing is bound.
     fake.configure("");
     let gone = inlet.accept(message("m4", "hello")).await.unwrap();
-    assert_eq!(gone.text(), told(&Failure::of(Code::NotBound)));
+    assert_eq!(gone.text(), error_message(&Failure::of(Code::NotBound)));
     assert_eq!(fake.effects().last().unwrap(), &format!("closed {first}:2 false"));
     fake.configure(ROOM);
     assert_eq!(session_of(&inlet.accept(message("m5", "hello")).await.unwrap()), format!("{first}:3"));

@@ -15,7 +15,7 @@ pub(super) struct Fake {
     pub(super) unbinds_stale: std::sync::atomic::AtomicBool,
     pub(super) fails: StdMutex<Option<Failure>>,
     /// What becomes of changes to what waits.
-    pub(super) queued_now: StdMutex<QueuedNow>,
+    pub(super) queued_now: StdMutex<QueueEditResult>,
     pub(super) config: StdMutex<Arc<Loaded>>,
 }
 
@@ -31,7 +31,7 @@ impl Fake {
             cancels: StdMutex::default(),
             unbinds_stale: std::sync::atomic::AtomicBool::default(),
             fails: StdMutex::default(),
-            queued_now: StdMutex::new(QueuedNow::Done),
+            queued_now: StdMutex::new(QueueEditResult::Done),
             config: StdMutex::default(),
         })
     }
@@ -61,8 +61,8 @@ fn unused<'a, T: 'a>() -> Reply<'a, T> {
     Box::pin(async { Err(Failure::new(Code::Runtime, "not asked for in these tests")) })
 }
 
-fn now<'a>(session: &SessionKey) -> Reply<'a, SessionNow> {
-    let now = SessionNow {
+fn now<'a>(session: &SessionKey) -> Reply<'a, SessionStatus> {
+    let now = SessionStatus {
         session_key: session.clone(),
         state: SessionState::Idle,
         discarded: None,
@@ -72,7 +72,7 @@ fn now<'a>(session: &SessionKey) -> Reply<'a, SessionNow> {
 }
 
 impl Service for Fake {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, SpawnResult> {
         Box::pin(async move {
             let session_key = match &request.configured {
                 Some(configured) => configured.session_key.clone(),
@@ -93,11 +93,11 @@ impl Service for Fake {
                     run: None,
                     events: Vec::new(),
                     idempotency: None,
-                    caps: crate::core::effect::Caps { sessions_max: 100, account: None },
+                    caps: crate::core::effect::SessionLimits { sessions_max: 100, account: None },
                 };
                 self.store.spawn_session(spawn).await?;
             }
-            Ok(Spawned { session_key, run_id: None })
+            Ok(SpawnResult { session_key, run_id: None })
         })
     }
 
@@ -123,11 +123,11 @@ impl Service for Fake {
         session: &'a SessionKey,
         _: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, Cancelled> {
+    ) -> Reply<'a, CancelResult> {
         Box::pin(async move {
             self.once(&format!("cancel {session}"), &key);
             self.cancels.lock().unwrap().push(session.clone());
-            Ok(Cancelled { run_id: None, state: None })
+            Ok(CancelResult { run_id: None, state: None })
         })
     }
 
@@ -135,9 +135,9 @@ impl Service for Fake {
         &'a self,
         session: &'a SessionKey,
         run: RunId,
-        change: QueuedChange,
+        change: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueuedNow> {
+    ) -> Reply<'a, QueueEditResult> {
         let now = *self.queued_now.lock().unwrap();
         let done = match self.fails.lock().unwrap().clone() {
             Some(failure) => Err(failure),
@@ -154,7 +154,7 @@ impl Service for Fake {
         session: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> Reply<'a, SessionStatus> {
         Box::pin(async move {
             if let Some(failure) = self.fails.lock().unwrap().clone() {
                 return Err(failure);
@@ -163,7 +163,7 @@ impl Service for Fake {
                 Scribe::claim(&self.store, session).await.close().await;
             }
             let discarded = request.discard.then_some(false);
-            Ok(SessionNow {
+            Ok(SessionStatus {
                 session_key: session.clone(),
                 state: SessionState::Closed,
                 discarded,
@@ -172,7 +172,11 @@ impl Service for Fake {
         })
     }
 
-    fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> Reply<'a, SessionStatus> {
         self.once(&format!("new {session}"), &key);
         now(session)
     }
@@ -182,7 +186,7 @@ impl Service for Fake {
         session: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> Reply<'a, SessionStatus> {
         self.once(&format!("set {session} {setting:?}"), &key);
         now(session)
     }
@@ -257,12 +261,12 @@ impl Service for Fake {
         self.store.watch(session)
     }
 
-    fn may_focus(&self, _: &ConversationRef) -> Result<BindingWindows, Failure> {
-        Ok(BindingWindows::default())
+    fn may_focus(&self, _: &ConversationRef) -> Result<BindingTimeouts, Failure> {
+        Ok(BindingTimeouts::default())
     }
 
-    fn policy(&self, at: &ConversationRef) -> Policy {
-        effective(&load(Inputs::default()).unwrap(), &Scope::of(Some(at)))
+    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
+        effective_policy(&load(Inputs::default()).unwrap(), &PolicyScope::of(Some(at)))
     }
 
     fn may_unbind_stale(&self, _: &ConversationRef) -> bool {
@@ -297,12 +301,12 @@ impl Channel for Party {
         "party"
     }
 
-    fn limit(&self) -> crate::core::split::Limit {
-        crate::core::split::Limit::new(crate::core::split::Unit::Bytes, 4_096)
+    fn limit(&self) -> crate::core::split::MessageLimit {
+        crate::core::split::MessageLimit::new(crate::core::split::Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Ignore
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Ignore
     }
 
     fn send<'a>(

@@ -1,6 +1,6 @@
 //! Several accounts that hear one conversation, and replies beside what is delivered there.
 use super::*;
-use crate::core::project::{Part, PartKind};
+use crate::core::project::{MessagePart, PartKind};
 use crate::core::rows::BindingRow;
 use crate::store::delivery::{self, PartState};
 use crate::store::replies;
@@ -44,12 +44,12 @@ impl Channel for Square {
         self.is_deaf.load(Ordering::SeqCst).then(|| "it is not connected".to_owned())
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Ignore
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Ignore
     }
 
     fn send<'a>(
@@ -123,8 +123,8 @@ async fn d06_a_command_is_never_dropped_for_a_bot_that_does_not_hear_it() {
     assert_eq!(left, []);
 }
 
-fn part(binding: &BindingRow, seq: u64, text: &str) -> Part {
-    Part {
+fn part(binding: &BindingRow, seq: u64, text: &str) -> MessagePart {
+    MessagePart {
         session_seq: seq,
         part_no: 0,
         run_id: None,

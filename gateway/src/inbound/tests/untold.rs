@@ -44,12 +44,12 @@ impl Channel for Moody {
         "console"
     }
 
-    fn limit(&self) -> Limit {
-        Limit::new(Unit::Bytes, 4_000)
+    fn limit(&self) -> MessageLimit {
+        MessageLimit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
-        Destination::Hint
+    fn normal(&self) -> UnboundDestination {
+        UnboundDestination::Hint
     }
 
     fn send<'a>(

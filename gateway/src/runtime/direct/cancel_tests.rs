@@ -18,8 +18,8 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
         };
         let steps = link.stream(50, body.to_string().as_bytes());
         match steps.last() {
-            Some(LinkStep::TurnDone { stop_reason, .. }) => stop_reason.clone(),
-            Some(LinkStep::TurnFailed { failure, .. }) => {
+            Some(BackendStep::TurnDone { stop_reason, .. }) => stop_reason.clone(),
+            Some(BackendStep::TurnFailed { failure, .. }) => {
                 assert_eq!((failure.code, failure.origin.as_deref()), (Code::TurnFailed, Some("agent")));
                 assert!(failure.acp.is_some(), "the agent's words are kept: {failure:?}");
                 failure.detail_code.clone().unwrap()
@@ -32,7 +32,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
         let request =
             json!({ "id": 7, "method": "session/request_permission", "params": { "options": option } });
         link.stream(20, request.to_string().as_bytes());
-        link.answer(&Answer { at: 20, outcome: Ok(permission::cancelled()), is_rejection });
+        link.answer(&RequestReply { at: 20, outcome: Ok(permission::cancelled_result()), is_rejection });
     };
     for as_error in [false, true] {
         let (mut link, run_id) = running();
@@ -56,7 +56,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
                 .to_string()
                 .as_bytes(),
         );
-        link.submit(&Submit { run_id: next, text: "hi".to_owned(), files: None, steer: false });
+        link.submit(&SubmitParams { run_id: next, text: "hi".to_owned(), files: None, steer: false });
         assert_eq!(ended(&mut link, next, as_error), "AGENT_CANCELLED");
         let (mut link, run_id) = running();
         link.cancel(run_id);

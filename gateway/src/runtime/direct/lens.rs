@@ -3,9 +3,9 @@
 
 use super::state::{Abilities, Modes};
 use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption};
-use crate::core::files::Takes;
-use crate::core::jsonrpc::{Members, string};
-use crate::core::link::{PermissionOption, Wanted};
+use crate::core::files::AcceptedContent;
+use crate::core::jsonrpc::{ObjectMembers, string};
+use crate::core::link::{AgentRequestKind, PermissionOption};
 use crate::core::sanitize;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -121,7 +121,11 @@ pub(super) fn abilities(result: &Value) -> Abilities {
         mcp_http: mcp("http"),
         mcp_sse: mcp("sse"),
         additional_directories: of("additionalDirectories"),
-        takes: Takes { image: takes("image"), audio: takes("audio"), embedded: takes("embeddedContext") },
+        takes: AcceptedContent {
+            image: takes("image"),
+            audio: takes("audio"),
+            embedded: takes("embeddedContext"),
+        },
     }
 }
 
@@ -167,7 +171,7 @@ fn words(list: Option<&Value>) -> String {
 /// Returns the members of the `initialize` result that are shown to people, as received.
 pub(super) fn agent_info(result: &str) -> String {
     const BYTES_MAX: usize = 64 * 1024;
-    let Ok(members) = Members::parse(result) else { return "{}".to_owned() };
+    let Ok(members) = ObjectMembers::parse(result) else { return "{}".to_owned() };
     let pick = |names: &[&str]| {
         let picked: Vec<String> = names
             .iter()
@@ -313,7 +317,7 @@ pub(super) fn normalise_options(params: &mut Value) -> Result<bool, &'static str
 }
 
 /// Reads a permission request. The tool call may be missing, or have neither title nor kind.
-pub(super) fn permission(params: &Value) -> Wanted {
+pub(super) fn permission(params: &Value) -> AgentRequestKind {
     let call = params.get("toolCall");
     let title = words_of(call.and_then(|call| call.get("title")))
         .or_else(|| words_of(params.get("title")))
@@ -324,7 +328,7 @@ pub(super) fn permission(params: &Value) -> Wanted {
         .or_else(|| words_of(call.and_then(|call| call.get("toolCallId"))))
         .unwrap_or("a tool call");
     let options = params.get("options").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    Wanted::Permission {
+    AgentRequestKind::Permission {
         title: sanitize::line(title.trim(), TITLE_CHARS_MAX),
         tool_kind: words_of(call.and_then(|call| call.get("kind"))).map(str::to_owned),
         options: options.iter().take(LIST_MAX).filter_map(permission_option).collect(),
@@ -356,20 +360,22 @@ fn permission_option(option: &Value) -> Option<PermissionOption> {
 
 /// Reads a request for the file system or a terminal; the error is the name of the missing or oversized
 /// param.
-pub(super) fn wanted(method: &str, params: &Members<'_>) -> Result<Wanted, &'static str> {
+pub(super) fn wanted(method: &str, params: &ObjectMembers<'_>) -> Result<AgentRequestKind, &'static str> {
     let text = |name: &'static str| params.string(name).map(String::from).ok_or(name);
     let number = |name: &str| params.get(name).and_then(|raw| raw.parse::<u64>().ok());
     let path = || text("path").and_then(|path| fits(path, PATH_BYTES_MAX, "path (4,096 bytes at most)"));
     Ok(match method {
-        "fs/read_text_file" => Wanted::FsRead { path: path()?, line: number("line"), limit: number("limit") },
-        "fs/write_text_file" => Wanted::FsWrite { path: path()?, content: text("content")? },
+        "fs/read_text_file" => {
+            AgentRequestKind::FsRead { path: path()?, line: number("line"), limit: number("limit") }
+        }
+        "fs/write_text_file" => AgentRequestKind::FsWrite { path: path()?, content: text("content")? },
         "terminal/create" => {
             // Decoding only shortens the raw members, so the sum of their lengths is the limit.
             let sent = ["command", "args", "env", "cwd"].map(|name| params.get(name).map_or(0, str::len));
             if sent.iter().sum::<usize>() > COMMAND_BYTES_MAX {
                 return Err("command (64 KiB at most, with args, env and cwd)");
             }
-            Wanted::TerminalCreate {
+            AgentRequestKind::TerminalCreate {
                 command: text("command")?,
                 args: strings(params.get("args")),
                 env: environment(params.get("env")),
@@ -377,10 +383,10 @@ pub(super) fn wanted(method: &str, params: &Members<'_>) -> Result<Wanted, &'sta
                 output_bytes_max: number("outputByteLimit"),
             }
         }
-        "terminal/output" => Wanted::TerminalOutput { terminal_id: text("terminalId")? },
-        "terminal/wait_for_exit" => Wanted::TerminalWait { terminal_id: text("terminalId")? },
-        "terminal/kill" => Wanted::TerminalKill { terminal_id: text("terminalId")? },
-        "terminal/release" => Wanted::TerminalRelease { terminal_id: text("terminalId")? },
+        "terminal/output" => AgentRequestKind::TerminalOutput { terminal_id: text("terminalId")? },
+        "terminal/wait_for_exit" => AgentRequestKind::TerminalWait { terminal_id: text("terminalId")? },
+        "terminal/kill" => AgentRequestKind::TerminalKill { terminal_id: text("terminalId")? },
+        "terminal/release" => AgentRequestKind::TerminalRelease { terminal_id: text("terminalId")? },
         _ => return Err("method"),
     })
 }

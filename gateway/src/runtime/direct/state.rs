@@ -4,8 +4,8 @@
 use super::calls::Calls;
 use crate::config::{ClientFs, McpServer};
 use crate::core::agent_settings::{AgentSettings, ConfigOption, MODEL_OPTION};
-use crate::core::files::Takes;
-use crate::core::link::{Goodbye, SetOption};
+use crate::core::files::AcceptedContent;
+use crate::core::link::{CloseMode, OptionChange};
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) phase: Phase,
     /// Lease of the process.
     pub(super) lease_id: Option<LeaseId>,
-    /// Parameters of `ensure_session`; dropped when the session is open.
+    /// Parameters of `start_session`; dropped when the session is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) wanted: Option<WantedSession>,
     /// Mode in which the agent requests permissions.
@@ -50,7 +50,7 @@ pub(super) struct State {
     pub(super) prompted: bool,
     /// Capabilities of the agent.
     pub(super) abilities: Abilities,
-    /// Agent information for [`crate::core::link::LinkStep::Ready`]; dropped when the session is open.
+    /// Agent information for [`crate::core::link::BackendStep::Ready`]; dropped when the session is open.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) agent_info: String,
     /// The agent's own name.
@@ -65,10 +65,10 @@ pub(super) struct State {
     pub(super) wire: OptionWire,
     /// Changes requested by a person while the session is being opened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) own: Vec<SetOption>,
+    pub(super) own: Vec<OptionChange>,
     /// Settings to make before the session is open; the first one is in progress.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub(super) settings: VecDeque<SetOption>,
+    pub(super) settings: VecDeque<OptionChange>,
     /// The running turn.
     pub(super) turn: Option<Turn>,
     /// Steers that are not answered yet.
@@ -76,7 +76,7 @@ pub(super) struct State {
     pub(super) steers: Vec<RunId>,
     /// Option changes that are not answered yet, by number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) changes: BTreeMap<u64, SetOption>,
+    pub(super) changes: BTreeMap<u64, OptionChange>,
     /// Open tool calls of the running turn.
     #[serde(default, skip_serializing_if = "Calls::is_empty")]
     pub(super) calls: Calls,
@@ -85,7 +85,7 @@ pub(super) struct State {
     pub(super) asks: BTreeMap<u64, OpenAsk>,
     /// Closing request that waits for the end of the running turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) goodbye: Option<Goodbye>,
+    pub(super) goodbye: Option<CloseMode>,
     /// Number of the next request without a durable id.
     pub(super) counter: u64,
     /// Number of lines that were not messages.
@@ -161,7 +161,7 @@ pub(super) enum Phase {
     Failed,
 }
 
-/// Fields of [`crate::core::link::EnsureSession`] that are needed after `initialize`.
+/// Fields of [`crate::core::link::StartSessionParams`] that are needed after `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WantedSession {
     pub(super) cwd: String,
@@ -190,7 +190,7 @@ pub(super) struct Abilities {
     #[serde(default)]
     pub(super) additional_directories: bool,
     #[serde(default)]
-    pub(super) takes: Takes,
+    pub(super) takes: AcceptedContent,
 }
 
 /// Session modes of the agent, as needed to know if the agent approves tool calls itself.

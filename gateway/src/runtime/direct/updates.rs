@@ -3,11 +3,11 @@
 use super::halves::{MESSAGE, THOUGHT};
 use super::state::{Phase, booleans};
 use super::{DirectLink, lens};
-use crate::core::agent_settings::Report;
+use crate::core::agent_settings::SettingsReport;
 use crate::core::event::EventKind;
 use crate::core::intake::AgentLine;
-use crate::core::jsonrpc::Members;
-use crate::core::link::LinkStep;
+use crate::core::jsonrpc::ObjectMembers;
+use crate::core::link::BackendStep;
 
 impl DirectLink {
     pub(super) fn notified(
@@ -15,7 +15,7 @@ impl DirectLink {
         method: &str,
         params: Option<&str>,
         line: &AgentLine<'_>,
-    ) -> Vec<LinkStep> {
+    ) -> Vec<BackendStep> {
         match method {
             "session/update" => self.updated(method, params, line),
             "$/cancel_request" => self.after_half(|link| link.taken_back(params)),
@@ -23,11 +23,11 @@ impl DirectLink {
         }
     }
 
-    fn updated(&mut self, method: &str, params: Option<&str>, line: &AgentLine<'_>) -> Vec<LinkStep> {
-        let members = params.and_then(|params| Members::parse(params).ok());
+    fn updated(&mut self, method: &str, params: Option<&str>, line: &AgentLine<'_>) -> Vec<BackendStep> {
+        let members = params.and_then(|params| ObjectMembers::parse(params).ok());
         let Some((members, raw)) = members.as_ref().and_then(|m| Some((m, m.get("update")?))) else {
             return vec![
-                LinkStep::Note("session/update without an update".to_owned()),
+                BackendStep::Log("session/update without an update".to_owned()),
                 self.extension(method, params),
             ];
         };
@@ -36,13 +36,13 @@ impl DirectLink {
             && theirs != ours
         {
             let note = format!("an update for another session: {}", lens::cut(theirs, 100));
-            return vec![LinkStep::Note(note), self.extension(method, params)];
+            return vec![BackendStep::Log(note), self.extension(method, params)];
         }
-        let update = Members::parse(raw).ok();
+        let update = ObjectMembers::parse(raw).ok();
         let variant = update.as_ref().and_then(|update| update.string("sessionUpdate"));
         let kind = self.kind_of(variant.as_deref().unwrap_or_default());
         let (flushed, payload) = self.rejoin(variant.as_deref(), raw, line);
-        let mut steps: Vec<LinkStep> = flushed.into_iter().collect();
+        let mut steps: Vec<BackendStep> = flushed.into_iter().collect();
         steps.push(self.event(kind, payload));
         if matches!(kind, EventKind::ToolCall | EventKind::ToolCallUpdate) {
             self.state.calls.update(raw);
@@ -50,14 +50,18 @@ impl DirectLink {
         let mode = match (variant.as_deref(), &update) {
             (Some("current_mode_update"), Some(update)) => {
                 let mode = update.string("currentModeId").map(|mode| lens::cut(&mode, lens::ID_CHARS_MAX));
-                steps.extend(mode.clone().map(|mode| LinkStep::Reported(Report::Mode(mode))));
+                steps.extend(
+                    mode.clone().map(|mode| BackendStep::SettingsReported(SettingsReport::Mode(mode))),
+                );
                 mode
             }
             (Some("config_option_update"), Some(_)) => {
                 let update = lens::value(raw);
                 let options = lens::options(&update);
                 self.state.wire.booleans = options.as_deref().map(booleans).unwrap_or_default();
-                steps.extend(options.map(|options| LinkStep::Reported(Report::Options(options))));
+                steps.extend(
+                    options.map(|options| BackendStep::SettingsReported(SettingsReport::Options(options))),
+                );
                 lens::mode_in_options(&update)
             }
             _ => None,
@@ -66,7 +70,7 @@ impl DirectLink {
             steps.extend(self.approves_by_itself(&mode));
             self.state.modes.current = Some(lens::cut(&mode, 200));
             if self.state.phase == Phase::Ready {
-                steps.push(LinkStep::Asking(self.asking()));
+                steps.push(BackendStep::AskGuarantee(self.asking()));
             }
         }
         steps

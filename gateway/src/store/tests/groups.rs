@@ -1,7 +1,7 @@
 //! Group commit, and what one failing transaction does to the others (H19).
 
 use super::fixtures::{count, event, key, open, spawned};
-use crate::core::effect::{Fence, Write};
+use crate::core::effect::{ActorFence, Write};
 use crate::core::event::EventKind;
 use crate::store::{Durability, GroupBounds, Store, StoreError, meta};
 use futures_util::future::join_all;
@@ -291,7 +291,7 @@ async fn watchers_hear_of_commits_only() {
     let mut seen = store.watch(&row.session_key);
     let mut any = store.committed();
     any.mark_unchanged();
-    let stale = Fence { epoch: 0, ..fence.clone() };
+    let stale = ActorFence { epoch: 0, ..fence.clone() };
     assert!(store.commit(stale, vec![event(1, None)]).await.is_err());
     assert!(!seen.has_changed().unwrap());
     store.commit(fence, vec![event(1, None), event(2, None)]).await.unwrap();

@@ -2,7 +2,7 @@
 
 use super::fixtures::{event, lease, open, run, session, spawn_of};
 use crate::core::effect::Write;
-use crate::core::rows::{LeaseUse, SessionRow};
+use crate::core::rows::{LeaseStatus, SessionRow};
 use crate::core::run::RunState;
 use crate::store::identity::adopt;
 use crate::store::schema::DB_FILE;
@@ -99,7 +99,7 @@ async fn h15_a_copy_is_refused_until_it_is_adopted() {
 
     let store = Store::open(dir.path(), Durability::Full).unwrap();
     assert_eq!(store.identity().instance_id, original.instance_id);
-    assert_eq!(store.leases_in_use().await.unwrap()[0].usage, LeaseUse::Intended);
+    assert_eq!(store.leases_in_use().await.unwrap()[0].usage, LeaseStatus::Intended);
     store.close().await;
 }
 

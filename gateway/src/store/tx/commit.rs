@@ -1,8 +1,8 @@
 //! Commits the decisions of an actor.
 
-use crate::core::effect::{Fence, Write};
+use crate::core::effect::{ActorFence, Write};
 use crate::core::event::EventKind;
-use crate::core::rows::{BindingStatus, LeaseUse, PermissionRow, PermissionState, SessionRow};
+use crate::core::rows::{BindingStatus, LeaseStatus, PermissionRow, PermissionState, SessionRow};
 use crate::core::session::SessionState;
 use crate::store::error::StoreError;
 use crate::store::{
@@ -19,7 +19,7 @@ impl Store {
     /// [`StoreError::Superseded`] if the fence is not the newest; [`StoreError::Numbering`] if a number does
     /// not follow the last one; [`StoreError::LimitReached`]; [`StoreError::KeyTaken`];
     /// [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
-    pub(crate) async fn commit(&self, fence: Fence, writes: Vec<Write>) -> Result<(), StoreError> {
+    pub(crate) async fn commit(&self, fence: ActorFence, writes: Vec<Write>) -> Result<(), StoreError> {
         let bytes = writes.iter().map(weight).sum();
         self.write_sized("commit", bytes, move |tx| {
             let (epoch, last) = sessions::marks(tx, &fence.session_key)?;
@@ -47,12 +47,12 @@ fn weight(write: &Write) -> usize {
         Write::Outbox(row) => row.bytes.len(),
         Write::Run(row) => row.text.len() + row.files.as_ref().map_or(0, |files| files.len()),
         Write::Reword { text, .. } => text.len(),
-        Write::Request(row) => row.ask.params.len() * 2,
-        Write::Permission(row) => row.ask.params.len(),
+        Write::Request(row) => row.request.params.len() * 2,
+        Write::Permission(row) => row.request.params.len(),
         Write::LeaseProgress { link_state, .. } => link_state.as_ref().map_or(0, String::len),
         Write::Session(_)
         | Write::NewLease(_)
-        | Write::LeaseUse { .. }
+        | Write::LeaseStatus { .. }
         | Write::LeaseBroken { .. }
         | Write::TailClear { .. }
         | Write::Written { .. }
@@ -127,7 +127,7 @@ struct Batch<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
     now_ms: u64,
-    leases: HashMap<LeaseId, LeaseUse>,
+    leases: HashMap<LeaseId, LeaseStatus>,
 }
 
 impl Batch<'_> {
@@ -157,7 +157,7 @@ impl Batch<'_> {
                 *next_stdin_seq,
                 link_state.as_deref(),
             ),
-            Write::LeaseUse { lease_id, usage } => {
+            Write::LeaseStatus { lease_id, usage } => {
                 self.lease(*lease_id)?;
                 self.leases.insert(*lease_id, *usage);
                 leases::set_usage(tx, *lease_id, *usage)
@@ -204,14 +204,14 @@ impl Batch<'_> {
     fn permission(&mut self, row: &PermissionRow) -> Result<(), StoreError> {
         self.own(&row.session_key)?;
         let usage = self.lease(row.lease_id)?;
-        if row.state == PermissionState::Answered && usage == LeaseUse::Ended {
+        if row.state == PermissionState::Answered && usage == LeaseStatus::Ended {
             return Err(StoreError::Refused("the agent that asked for the permission is gone"));
         }
         permissions::put(self.tx, row)
     }
 
     /// State of a lease of this session.
-    fn lease(&mut self, lease_id: LeaseId) -> Result<LeaseUse, StoreError> {
+    fn lease(&mut self, lease_id: LeaseId) -> Result<LeaseStatus, StoreError> {
         if let Some(usage) = self.leases.get(&lease_id) {
             return Ok(*usage);
         }

@@ -214,8 +214,8 @@ fn a_question_has_its_buttons_in_its_last_part() {
     let params = json!({"toolCall": {"title": "t".repeat(299)}, "options": options});
     let mut journal = Journal::default();
     journal.push(Some(run_id(1)), EventKind::Permission, json!({"permission_id": "p:1", "params": params}));
-    let shows = Shows { buttons: 2, ..Shows::default() };
-    let small = Style { limit: Limit::new(Unit::Utf16, 600), ..style() }.in_channel(shows);
+    let shows = ChannelFeatures { buttons: 2, ..ChannelFeatures::default() };
+    let small = Style { limit: MessageLimit::new(Unit::Utf16, 600), ..style() }.in_channel(shows);
     let parts = journal.parts_in(&small, 0, RunMode::Prompt, true);
     let buttons: Vec<usize> =
         parts.iter().map(|part| part.asks.as_ref().map_or(0, |asks| asks.actions.len())).collect();
@@ -226,19 +226,20 @@ fn a_question_has_its_buttons_in_its_last_part() {
 #[test]
 fn an_answer_ends_with_what_is_known_of_its_turn() {
     let told = |stop: &str, kind: EventKind, markdown: bool| {
-        let style = style().with_footer(true).in_channel(Shows { markdown, ..Shows::default() });
+        let style =
+            style().with_footer(true).in_channel(ChannelFeatures { markdown, ..ChannelFeatures::default() });
         let mut journal = Journal::default();
         journal
             .say(run_id(1), "Hello.")
             .tool(run_id(1), "a", "read", "completed")
             .update(run_id(1), json!({"sessionUpdate": "usage_update", "used": 38, "size": 100}));
         let mut digest =
-            RunDigest::new(RunMode::Prompt, true, style.clone()).by("demo".to_owned(), Some(1_000));
+            RunDigest::new(RunMode::Prompt, true, style.clone()).with_turn("demo".to_owned(), Some(1_000));
         journal.rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
         journal.push(Some(run_id(1)), kind, json!({"stop_reason": stop, "message": "No."}));
         let mut end = journal.rows.pop().unwrap();
         end.created_at_ms = 3_500;
-        project(binding(), &style, &end, Digest::Run(&digest)).remove(0).text
+        render_row(binding(), &style, &end, RenderData::Run(&digest)).remove(0).text
     };
     assert_eq!(told("end_turn", EventKind::Done, false), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
     // Small print needs no empty line as separation.
