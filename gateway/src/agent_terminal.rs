@@ -86,7 +86,7 @@ fn unexpected() -> TerminalError {
 
 /// Session and lease in which a command runs.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct TerminalContext<'a> {
     /// The agent's lease; the terminal ends with it.
     pub(crate) parent_lease_id: LeaseId,
     /// The session.
@@ -101,7 +101,7 @@ pub(crate) struct Place<'a> {
 
 /// Command from the agent's request.
 #[derive(Debug)]
-pub(crate) struct Command<'a> {
+pub(crate) struct TerminalCommand<'a> {
     /// Program, or a whole shell line if there are no arguments.
     pub(crate) command: &'a str,
     /// Arguments.
@@ -116,7 +116,11 @@ pub(crate) struct Command<'a> {
 ///
 /// # Errors
 /// [`RpcError`] for an empty command or an invalid environment variable.
-pub(crate) fn spawn_of(lease_id: LeaseId, place: Place<'_>, wanted: &Command<'_>) -> Result<Spawn, RpcError> {
+pub(crate) fn spawn_of(
+    lease_id: LeaseId,
+    place: TerminalContext<'_>,
+    wanted: &TerminalCommand<'_>,
+) -> Result<Spawn, RpcError> {
     let mut env = place.env.to_vec();
     for (name, value) in wanted.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {

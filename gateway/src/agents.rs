@@ -10,7 +10,7 @@ use crate::core::mcp;
 use crate::core::policy::{Policy, Scope};
 use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
 use crate::error::Failure;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::lookup::{Findings, Lookup};
 use acp_shared::codes::Code;
 use acp_shared::files::FilesError;
@@ -31,7 +31,7 @@ const FETCHERS: [&str; 2] = ["npx", "uvx"];
 /// Agents of this gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct Agents {
-    live: Live,
+    live: LiveConfig,
     env: Vec<(String, String)>,
     demo: Vec<String>,
 }
@@ -47,7 +47,7 @@ struct Found {
 impl Agents {
     /// Creates the agents of a configuration. `env` is the environment of the gateway, `exe` the path of this
     /// program, `state_dir` the gateway's state directory.
-    pub(crate) fn new(live: Live, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
+    pub(crate) fn new(live: LiveConfig, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let demo = vec![text(exe), "demo-agent".to_owned(), "--state-dir".to_owned(), text(state_dir)];
         Self { live, env, demo }

@@ -18,7 +18,7 @@ use crate::http::server::Bound;
 use crate::http::{Api, ApiLimits, router};
 use crate::inbound::Inlet;
 use crate::integrity;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::local::Local;
 use crate::manager::Manager;
 use crate::metrics::Metrics;
@@ -83,7 +83,7 @@ pub(crate) async fn serve(
     on_ready: impl FnOnce(Ready) + Send,
 ) -> Result<(), Failure> {
     let stop = CancellationToken::new();
-    let live = Live::new(settings.loaded.clone());
+    let live = LiveConfig::new(settings.loaded.clone());
     let config = live.at_start();
     let Some(store) = open_with_room(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
     let clock = Clock::start();
@@ -301,7 +301,7 @@ fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
 
 fn start(
     settings: &Settings,
-    live: &Live,
+    live: &LiveConfig,
     (store, channels): (&Store, &Channels),
     clock: Clock,
     stop: &CancellationToken,
@@ -386,7 +386,7 @@ impl std::fmt::Debug for Reload {
 
 /// Reloads the configuration on each signal. An invalid one is refused as a whole, and the old one stays in
 /// force.
-async fn reloads(how: Reload, mut asked: Signal, live: Live, stop: CancellationToken) {
+async fn reloads(how: Reload, mut asked: Signal, live: LiveConfig, stop: CancellationToken) {
     let how = Arc::new(how);
     loop {
         tokio::select! {
@@ -406,7 +406,7 @@ async fn reloads(how: Reload, mut asked: Signal, live: Live, stop: CancellationT
     }
 }
 
-fn reload(how: &Reload, live: &Live) -> Result<Changes, Failure> {
+fn reload(how: &Reload, live: &LiveConfig) -> Result<Changes, Failure> {
     let next = (how.read)()?;
     let notes = unused::set(&next.sources);
     (how.log_level)(&next.config.log.level)?;

@@ -6,7 +6,7 @@ use crate::channel::discord::{DISCORD, Discord, Settings};
 use crate::channel::{Channel, Channels, Inbox};
 use crate::config::load::Loaded;
 use crate::config::{self, Config};
-use crate::live::Live;
+use crate::live::LiveConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -33,7 +33,7 @@ struct Bot {
 
 impl Bots {
     /// Starts the bots of the configuration. Incoming events are read only once [`Bots::serve`] runs.
-    pub(crate) fn new(live: &Live, channels: Channels, stop: CancellationToken) -> Self {
+    pub(crate) fn new(live: &LiveConfig, channels: Channels, stop: CancellationToken) -> Self {
         let mut bots = Self { channels, changes: live.changes(), stop, bots: BTreeMap::new() };
         bots.follow(wanted(live.at_start()));
         bots
@@ -177,7 +177,7 @@ mod tests {
             dir.path().join(name)
         };
         let (one, two, none) = (file("one", "t1"), file("two", "t2"), dir.path().join("none"));
-        let (live, channels) = (Live::new(loaded("")), Channels::default());
+        let (live, channels) = (LiveConfig::new(loaded("")), Channels::default());
         let mut bots = Bots::new(&live, channels.clone(), CancellationToken::new());
         let mut becomes = |text: &str, want: &[&str]| {
             bots.follow(wanted(&loaded(text).config));

@@ -14,7 +14,7 @@ mod tries;
 
 use crate::channel::Channels;
 use crate::core::rows::{BindingStatus, Verbosity};
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Due};
 use crate::store::{Store, buttons, cards as card_rows, now_ms};
@@ -72,7 +72,7 @@ type Marks = BTreeMap<BindingId, Mark>;
 pub(crate) async fn run(
     store: Store,
     channels: Channels,
-    live: Live,
+    live: LiveConfig,
     metrics: Metrics,
     stop: CancellationToken,
 ) {

@@ -2,7 +2,7 @@
 //! that echo them.
 
 use crate::core::policy::Scope;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::store::{Store, StoreError, now_ms};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ const SAID_KEPT_MS: u64 = 30 * SAID_EVERY_MS;
 const ROWS_AT_ONCE: u64 = 1_000;
 
 /// Deletes expired responses until `stop`.
-pub(crate) async fn answers(store: Store, live: Live, stop: CancellationToken) {
+pub(crate) async fn answers(store: Store, live: LiveConfig, stop: CancellationToken) {
     let mut every = tokio::time::interval(Duration::from_millis(ANSWERS_EVERY_MS));
     loop {
         tokio::select! {
@@ -37,7 +37,7 @@ pub(crate) async fn answers(store: Store, live: Live, stop: CancellationToken) {
 }
 
 /// Returns the time before which stored responses are expired.
-pub(crate) fn answers_before(live: &Live, now_ms: u64) -> u64 {
+pub(crate) fn answers_before(live: &LiveConfig, now_ms: u64) -> u64 {
     now_ms.saturating_sub(live.policy(&Scope::default()).idempotency_ttl_ms.value)
 }
 

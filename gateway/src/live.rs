@@ -20,12 +20,12 @@ const ALIVE_MS: u64 = 60_000;
 
 /// Live configuration. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Live {
+pub(crate) struct LiveConfig {
     now: Arc<watch::Sender<Arc<Loaded>>>,
     started: Arc<Loaded>,
 }
 
-impl Live {
+impl LiveConfig {
     /// Starts with the configuration loaded at start.
     pub(crate) fn new(loaded: Loaded) -> Self {
         let started = Arc::new(loaded);
@@ -42,7 +42,7 @@ impl Live {
         &self.started.config
     }
 
-    /// Returns a receiver that is notified by every [`Live::replace`].
+    /// Returns a receiver that is notified by every [`LiveConfig::replace`].
     pub(crate) fn changes(&self) -> watch::Receiver<Arc<Loaded>> {
         self.now.subscribe()
     }

@@ -13,7 +13,7 @@ use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, Sess
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::http::service::{Reply, Service};
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::lookup::look_up_soon;
 use crate::manager::{
     Cancelled, CloseRequest, Manager, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
@@ -54,7 +54,7 @@ pub(crate) struct Local {
     /// Durability of commits: `full` or `normal`.
     pub(crate) durability: &'static str,
     /// Live configuration.
-    pub(crate) live: Live,
+    pub(crate) live: LiveConfig,
     /// Start time of the gateway, in milliseconds since the Unix epoch.
     pub(crate) started_at_ms: u64,
 }

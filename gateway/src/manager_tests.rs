@@ -8,7 +8,7 @@ use crate::config::load::{Inputs, Loaded, load};
 use crate::core::request::Configured;
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 struct World {
     dir: TempDir,
     store: Store,
-    live: Live,
+    live: LiveConfig,
     registry: Arc<Registry>,
     manager: Manager,
     stop: CancellationToken,
@@ -46,7 +46,7 @@ fn over(dir: TempDir, text: &str) -> World {
     let supervisor = looking_up();
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
-    let live = Live::new(read(text));
+    let live = LiveConfig::new(read(text));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Agents::new(live.clone(), env, Path::new("/bin/sh"), dir.path());
     let deps = Deps {

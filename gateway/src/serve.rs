@@ -5,7 +5,7 @@
 //! the file, never repeated.
 
 use crate::agent_files::{self as files, Project};
-use crate::agent_terminal::{self as terminal, Command, Place, Supervise, TerminalError};
+use crate::agent_terminal::{self as terminal, Supervise, TerminalCommand, TerminalContext, TerminalError};
 use crate::core::host::{Inspection, Reason};
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
 use crate::core::link::{RpcError, Wanted};
@@ -164,14 +164,14 @@ async fn spawn_of(
     let lease_id = lease_id.ok_or_else(without)?;
     let wanted = cwd.as_deref().or(serving.roots.first().map(String::as_str)).unwrap_or_default();
     let (cwd, roots) = files::directory(supervisor, project, wanted).await?;
-    let place = Place {
+    let place = TerminalContext {
         parent_lease_id: serving.row.lease_id,
         session_key: &serving.row.session_key,
         roots,
         cwd,
         env: &serving.env,
     };
-    let command = Command { command, args, env, output_bytes_max: *output_bytes_max };
+    let command = TerminalCommand { command, args, env, output_bytes_max: *output_bytes_max };
     terminal::spawn_of(lease_id, place, &command).map_err(TerminalError::Rpc)
 }
 

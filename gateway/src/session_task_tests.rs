@@ -8,7 +8,7 @@ use crate::core::actor::{Limits, Profile};
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{LeaseUse, RunMode};
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::lookup::Lookup;
 use crate::manager::{CloseRequest, Manager};
 use crate::metrics::Metrics;
@@ -137,7 +137,7 @@ async fn world() -> World {
         registry: Arc::clone(&registry),
         clock: Clock::start(),
         profiles: Arc::new(NoAgents),
-        live: Live::new(Loaded::default()),
+        live: LiveConfig::new(Loaded::default()),
         stop: stop.clone(),
     };
     let manager = Manager::new(deps, GatewayInstanceId::mint());

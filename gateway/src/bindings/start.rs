@@ -49,7 +49,7 @@ impl SessionBindingService {
         })
     }
 
-    async fn reconcile_one(&self, live: bindings::Live) -> AtOne {
+    async fn reconcile_one(&self, live: bindings::OpenBinding) -> AtOne {
         let (binding, target, runs_due) = match live.found {
             Ok(found) => found,
             Err(error) => {

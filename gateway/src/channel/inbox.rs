@@ -1,6 +1,6 @@
 //! Inbox port: the interface through which channels pass incoming events to the gateway.
 
-use super::{Action, ConversationRef, Inbound, Place, Reply};
+use super::{Action, BoundConversation, ConversationRef, Inbound, Reply};
 use std::any::Any;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -41,7 +41,7 @@ pub trait Inbox: Send + Sync + 'static {
 
     /// Returns the bound conversations of an account, each with the backfill mark. `None` if the store cannot
     /// be read now.
-    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>>;
+    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<BoundConversation>>>;
 
     /// Returns the binding state of one conversation. The parent of `at` is ignored.
     fn place(&self, at: ConversationRef) -> Reply<'_, Placed>;
@@ -71,7 +71,7 @@ pub trait Inbox: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placed {
     /// Bound; contains the backfill mark.
-    At(Place),
+    At(BoundConversation),
     /// Not bound.
     Nowhere,
     /// The store cannot be read now.

@@ -20,7 +20,7 @@ pub use crate::core::project::actions::{Action, ActionStyle};
 pub use crate::core::route::Destination;
 pub use crate::core::rows::ConversationRef;
 pub use crate::core::split::{Limit, Unit};
-pub use crate::store::bindings::Place;
+pub use crate::store::bindings::BoundConversation;
 pub use crate::store::inbox::{Answer, Inbound};
 pub use health::{Figure, Health};
 pub use inbox::{

@@ -6,7 +6,7 @@ use crate::cli::Global;
 use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{Out, Outcome, table};
 use crate::error::Failure;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::local_probe;
 use acp_shared::codes::Code;
 use clap::Args;
@@ -49,7 +49,7 @@ pub(crate) fn found_here(agents: &Agents) -> Vec<AgentView> {
 pub(crate) fn here(global: &Global, config: &ConfigArgs) -> Result<Agents, Failure> {
     let state_dir = global.state_dir()?;
     let (loaded, _) = read(&state_dir, config, None)?;
-    Ok(Agents::new(Live::new(loaded), environment(), &exe(), &state_dir))
+    Ok(Agents::new(LiveConfig::new(loaded), environment(), &exe(), &state_dir))
 }
 
 /// Returns the path of this program.

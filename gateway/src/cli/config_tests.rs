@@ -19,7 +19,7 @@ use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::{Limit, Unit};
 use crate::error::Failure;
 use crate::forget;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::local_probe;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
@@ -69,7 +69,7 @@ fn mine() -> AgentName {
 fn agents(loaded: &Loaded) -> Agents {
     let env = [("HOME", "/"), ("PATH", "/usr/bin:/bin"), ("SECRET", "s")];
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    Agents::new(Live::new(loaded.clone()), env, Path::new("/bin/sh"), Path::new("/"))
+    Agents::new(LiveConfig::new(loaded.clone()), env, Path::new("/bin/sh"), Path::new("/"))
 }
 
 /// How the agent is started and treated.
@@ -90,11 +90,11 @@ fn default_agent(loaded: &Loaded) -> String {
 }
 
 fn limits(loaded: &Loaded) -> String {
-    format!("{:?}", Live::new(loaded.clone()).limits(&mine()))
+    format!("{:?}", LiveConfig::new(loaded.clone()).limits(&mine()))
 }
 
 fn windows(loaded: &Loaded) -> String {
-    format!("{:?}", Live::new(loaded.clone()).windows())
+    format!("{:?}", LiveConfig::new(loaded.clone()).windows())
 }
 
 fn api(loaded: &Loaded) -> String {
@@ -106,7 +106,7 @@ fn commits(loaded: &Loaded) -> String {
 }
 
 fn answers(loaded: &Loaded) -> String {
-    forget::answers_before(&Live::new(loaded.clone()), 1 << 40).to_string()
+    forget::answers_before(&LiveConfig::new(loaded.clone()), 1 << 40).to_string()
 }
 
 fn supervisor(loaded: &Loaded) -> String {
@@ -207,7 +207,7 @@ fn journal() -> Vec<EventRow> {
 }
 
 fn stream(loaded: &Loaded) -> (Style, Pace) {
-    let stream = Live::new(loaded.clone()).stream(&Scope::default());
+    let stream = LiveConfig::new(loaded.clone()).stream(&Scope::default());
     (Style::new(Limit::new(Unit::Bytes, 16_384), &stream), Pace::of(&stream))
 }
 
@@ -223,7 +223,7 @@ fn told(loaded: &Loaded) -> String {
 /// A long answer and a change of a file, as a channel with files is told it: the names and sizes of files.
 fn files(loaded: &Loaded) -> String {
     let scope = Scope { channel: Some("discord".to_owned()), account: Some("main".to_owned()), agent: None };
-    let stream = Live::new(loaded.clone()).stream(&scope);
+    let stream = LiveConfig::new(loaded.clone()).stream(&scope);
     let limit = Limit::new(Unit::Bytes, 2_000);
     let mut rows = journal();
     let diff = json!({"type": "diff", "path": "a", "oldText": null, "newText": "x"});

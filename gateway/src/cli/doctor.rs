@@ -12,7 +12,7 @@ use crate::cli::serve::{sibling, supervisor_dir};
 use crate::config::load::LoadedFile;
 use crate::config::unused;
 use crate::error::Failure;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::store::check as store_check;
 use crate::store::lock::LOCK_FILE;
 use crate::store::schema::{CHECKED_FIRST_BYTES, DB_FILE};
@@ -78,7 +78,7 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs, out: &mut Out) -> Ou
             let place = file_of(&state_dir, file.as_deref());
             checks.extend(accounts::spawning(&loaded, &place));
             config = Some(loaded.config.clone());
-            known = Some(Agents::new(Live::new(loaded), environment(), &exe(), &state_dir));
+            known = Some(Agents::new(LiveConfig::new(loaded), environment(), &exe(), &state_dir));
         }
     }
     checks.push(programs());

@@ -12,7 +12,7 @@ use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_di
 use crate::cli::{Global, inside};
 use crate::error::Failure;
 use crate::http::kin;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::store::identity::Home;
 use crate::store::{Durability, Store, StoreError};
 use crate::supervisor::hello_at;
@@ -80,7 +80,8 @@ pub(crate) async fn run(
     out: &mut Out,
 ) -> Outcome {
     let settings = prepare(global, args, true)?;
-    let agents = Agents::new(Live::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
+    let agents =
+        Agents::new(LiveConfig::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
     let state_dir = settings.state_dir.clone();
     let mut signals = Signals::listen(Hangup::Ends)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;

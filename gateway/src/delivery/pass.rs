@@ -11,7 +11,7 @@ use crate::core::event::EventKind;
 use crate::core::policy::Scope;
 use crate::core::project::{self, Part, Shows, Style, Styles};
 use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
 use crate::store::{Store, StoreError, buttons, now_ms, replies, said, styles};
@@ -54,7 +54,7 @@ pub(super) struct Manner {
 pub(super) struct Pass {
     pub(super) store: Store,
     pub(super) channels: Channels,
-    pub(super) live: Live,
+    pub(super) live: LiveConfig,
     pub(super) metrics: Metrics,
     pub(super) stop: CancellationToken,
     /// First retry delay after a failed attempt, in milliseconds; doubled each time.

@@ -31,12 +31,17 @@ fn loaded(text: &str) -> Loaded {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 
-fn configured(text: &str) -> Live {
-    Live::new(loaded(text))
+fn configured(text: &str) -> LiveConfig {
+    LiveConfig::new(loaded(text))
 }
 
 /// The driver over these channels.
-fn driven(store: &Store, channel: Arc<dyn Channel>, live: &Live, stop: &CancellationToken) -> JoinHandle<()> {
+fn driven(
+    store: &Store,
+    channel: Arc<dyn Channel>,
+    live: &LiveConfig,
+    stop: &CancellationToken,
+) -> JoinHandle<()> {
     let channels = Channels::new([channel]);
     tokio::spawn(run(store.clone(), channels, live.clone(), Metrics::default(), stop.clone()))
 }

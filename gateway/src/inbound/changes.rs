@@ -3,8 +3,8 @@
 use super::{Inlet, Inner};
 use crate::agents;
 use crate::channel::{
-    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, Place, Placed,
-    Reply, Said, Suggest, Suggestion, Waiting,
+    Amended, AnswerShown, BoundConversation, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered,
+    Placed, Reply, Said, Suggest, Suggestion, Waiting,
 };
 use crate::core::command;
 use crate::core::command::gate::{Approves, Requester, Standing};
@@ -111,7 +111,7 @@ impl Inbox for Inlet {
         })
     }
 
-    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>> {
+    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<BoundConversation>>> {
         Box::pin(async move {
             let read = move |db: &_| bindings::places(db, &channel, &account_id);
             self.inner.store.read("places", read).await.map_err(log("bound conversations")).ok()

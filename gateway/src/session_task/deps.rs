@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::core::actor::{Answered, Command, Keyed, Limits, Profile};
 use crate::error::Failure;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::lookup::{Findings, Lookup};
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -23,7 +23,7 @@ pub(crate) struct Deps {
     pub(crate) clock: Clock,
     pub(crate) profiles: Arc<dyn Profiles>,
     /// Notifies of configuration reloads.
-    pub(crate) live: Live,
+    pub(crate) live: LiveConfig,
     pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
 }

@@ -9,7 +9,7 @@ use crate::core::actor::Command;
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{LeaseUse, RunMode, SessionRow};
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
@@ -72,7 +72,7 @@ impl Stage {
             registry,
             clock: Clock::at(1_700_000_000_000),
             profiles: Arc::new(NoAgents),
-            live: Live::new(Loaded::default()),
+            live: LiveConfig::new(Loaded::default()),
             stop: stop.clone(),
         };
         let (mailbox, waits) = mpsc::channel(4);

@@ -11,7 +11,7 @@ use crate::core::actor::{Limits, Profile};
 use crate::core::recovery;
 use crate::error::Failure;
 use crate::inbound::Inlet;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::local::Local;
 use crate::lookup::{Findings, Lookup};
 use crate::manager::Manager;
@@ -189,7 +189,7 @@ fn deps(
     dir: &Path,
     clock: Clock,
 ) -> (Deps, Arc<Agents>) {
-    let live = Live::new(config.clone());
+    let live = LiveConfig::new(config.clone());
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
     let env = vec![("HOME".to_owned(), "/".to_owned())];

@@ -92,7 +92,7 @@ pub(crate) fn get(db: &Connection, binding_id: BindingId) -> Result<Option<Bindi
 /// A binding that has not ended, as listed by `live`. Each row is parsed separately, so that an unreadable
 /// one does not hide the others.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct OpenBinding {
     /// Key column as stored.
     pub(crate) key: String,
     /// The binding, the state of its session and the number of the session's unfinished runs.
@@ -103,7 +103,7 @@ pub(crate) struct Live {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn live(db: &Connection) -> Result<Vec<Live>, StoreError> {
+pub(crate) fn live(db: &Connection) -> Result<Vec<OpenBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, s.state AS state, (SELECT count(*) FROM acp_runs AS r WHERE r.session_key = b.session_key \
          AND r.state IN ('queued','running')) AS runs_due \
@@ -115,7 +115,7 @@ pub(crate) fn live(db: &Connection) -> Result<Vec<Live>, StoreError> {
         let state = word_opt(row, "state")?;
         Ok((from_row(row)?, state.map_or(Target::Missing, Target::Known), int(row, "runs_due")?))
     };
-    all(db, &sql, [], |row| Ok(Live { key: row.get("binding_key")?, found: read(row) }))
+    all(db, &sql, [], |row| Ok(OpenBinding { key: row.get("binding_key")?, found: read(row) }))
 }
 
 /// Bindings whose conversation still has to be created.
@@ -325,7 +325,7 @@ pub(crate) fn park(db: &Connection, at: &ConversationRef, is_parked: bool) -> Re
 
 /// A bound conversation and its backfill mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct BoundConversation {
     /// The conversation.
     pub conversation: ConversationRef,
     /// Time of the binding, milliseconds since the Unix epoch. Earlier messages are not backfilled.
@@ -337,8 +337,8 @@ pub struct Place {
 const PLACE: &str = "SELECT channel, account_id, thread_id, channel_id, bound_at, backfilled_through \
     FROM acp_bindings WHERE channel = ?1 AND account_id = ?2 AND status IN ('active','parked')";
 
-fn place_of(row: &Row<'_>) -> Result<Place, StoreError> {
-    Ok(Place {
+fn place_of(row: &Row<'_>) -> Result<BoundConversation, StoreError> {
+    Ok(BoundConversation {
         conversation: ConversationRef {
             channel: row.get("channel")?,
             account_id: row.get("account_id")?,
@@ -354,7 +354,11 @@ fn place_of(row: &Row<'_>) -> Result<Place, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn places(db: &Connection, channel: &str, account_id: &str) -> Result<Vec<Place>, StoreError> {
+pub(crate) fn places(
+    db: &Connection,
+    channel: &str,
+    account_id: &str,
+) -> Result<Vec<BoundConversation>, StoreError> {
     all(db, &format!("{PLACE} ORDER BY rowid"), params![channel, account_id], place_of)
 }
 
@@ -362,7 +366,7 @@ pub(crate) fn places(db: &Connection, channel: &str, account_id: &str) -> Result
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn place(db: &Connection, at: &ConversationRef) -> Result<Option<Place>, StoreError> {
+pub(crate) fn place(db: &Connection, at: &ConversationRef) -> Result<Option<BoundConversation>, StoreError> {
     let sql = format!("{PLACE} AND thread_id = ?3");
     first(db, &sql, params![at.channel, at.account_id, at.conversation_id], place_of)
 }

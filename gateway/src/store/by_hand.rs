@@ -2,7 +2,7 @@
 //! statements on an in-memory database. The simulation decides when each group commits.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::store::guard::Place;
+use crate::store::guard::DatabaseFiles;
 use crate::store::health::HealthSender;
 use crate::store::lock::StateLock;
 use crate::store::readers::Readers;
@@ -107,7 +107,7 @@ impl Hand {
             // The simulation must not depend on the speed of the machine.
             bounds: GroupBounds { open_ms: u64::MAX, ..GroupBounds::default() },
             health: health.clone(),
-            place: Place::nowhere(),
+            place: DatabaseFiles::nowhere(),
             lock: StateLock::take(self.dir.path()).unwrap(),
         };
         let inner = Inner {

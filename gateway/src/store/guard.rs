@@ -57,11 +57,11 @@ fn has_no_tables(path: &Path) -> bool {
 
 /// Identity of the database files, by device and inode.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct DatabaseFiles {
     files: Vec<(PathBuf, (u64, u64))>,
 }
 
-impl Place {
+impl DatabaseFiles {
     /// Place of a database without files.
     #[cfg(test)]
     pub(super) const fn nowhere() -> Self {

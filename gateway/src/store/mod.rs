@@ -55,7 +55,7 @@ pub(crate) use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
-use guard::Place;
+use guard::DatabaseFiles;
 use health::HealthSender;
 use readers::Readers;
 use rusqlite::Connection;
@@ -118,7 +118,7 @@ impl Store {
         let db = schema::open_writer(dir, durability)?;
         let identity = identity::establish(&db, dir)?;
         guard::after_open(&db, &mut lock)?;
-        let place = Place::of(dir)?;
+        let place = DatabaseFiles::of(dir)?;
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();
         let watches = Arc::new(Watches::default());

@@ -5,7 +5,7 @@
 use crate::metrics;
 use crate::store::error::StoreError;
 use crate::store::events;
-use crate::store::guard::Place;
+use crate::store::guard::DatabaseFiles;
 use crate::store::health::{Health, HealthSender};
 use crate::store::lock::StateLock;
 use crate::store::watches::Watches;
@@ -215,7 +215,7 @@ pub(crate) struct Writer {
     pub(crate) bounds: GroupBounds,
     pub(crate) health: HealthSender,
     /// Identity of the database files. A commit counts only while they are in place.
-    pub(crate) place: Place,
+    pub(crate) place: DatabaseFiles,
     /// Dropped last: the directory is unlocked only after the database is closed.
     pub(crate) lock: StateLock,
 }

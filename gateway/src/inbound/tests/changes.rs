@@ -3,8 +3,8 @@
 use super::super::changes::UNDONE;
 use super::*;
 use crate::channel::{
-    Amended, AnswerShown, Approves, Attachment, AttachmentContent, Change, Changed, Inbox, Offered, Place,
-    Placed, Said, Suggest,
+    Amended, AnswerShown, Approves, Attachment, AttachmentContent, BoundConversation, Change, Changed, Inbox,
+    Offered, Placed, Said, Suggest,
 };
 use crate::core::files;
 use crate::core::project::actions::of_queued;
@@ -306,7 +306,7 @@ async fn d03_one_conversation_of_two_that_is_gone_leaves_the_session() {
 async fn how_far_a_conversation_was_read_moves_forward_only() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
     let places = async || inlet.bound("console".to_owned(), "default".to_owned()).await.unwrap();
-    let place = |through: Option<&str>| Place {
+    let place = |through: Option<&str>| BoundConversation {
         conversation: conversation("c"),
         bound_at_ms: 1,
         backfilled_through: through.map(str::to_owned),
