@@ -2,9 +2,9 @@
 
 use crate::agents::Agents;
 use crate::api::AgentView;
-use crate::cli::Global;
+use crate::cli::GlobalArgs;
 use crate::cli::config::{ConfigArgs, environment, read};
-use crate::cli::output::{Out, Outcome, table};
+use crate::cli::output::{CliResult, Out, table};
 use crate::error::Failure;
 use crate::live::LiveConfig;
 use crate::local_probe;
@@ -26,7 +26,7 @@ pub(crate) struct AgentsArgs {
 pub(crate) const LOCAL: &str = "No gateway answers: looked up by this command, as its user and with its PATH; a service may find other programs.";
 
 /// `agents`
-pub(crate) async fn run(global: &Global, args: &AgentsArgs, out: &mut Out) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -> CliResult {
     match global.client()?.get::<Vec<AgentView>>("/v1/agents").await {
         Ok(views) => out.show(&views, |views| people(views, args.all)),
         Err(failure) if failure.code == Code::GatewayUnavailable => {
@@ -46,7 +46,7 @@ pub(crate) fn found_here(agents: &Agents) -> Vec<AgentView> {
 ///
 /// # Errors
 /// `CONFIG_INVALID`.
-pub(crate) fn here(global: &Global, config: &ConfigArgs) -> Result<Agents, Failure> {
+pub(crate) fn here(global: &GlobalArgs, config: &ConfigArgs) -> Result<Agents, Failure> {
     let state_dir = global.state_dir()?;
     let (loaded, _) = read(&state_dir, config, None)?;
     Ok(Agents::new(LiveConfig::new(loaded), environment(), &exe(), &state_dir))

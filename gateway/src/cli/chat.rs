@@ -6,8 +6,8 @@ mod screen;
 
 use crate::api::{SessionView, SpawnBody};
 use crate::cli::given::{GivenArgs, absolute};
-use crate::cli::output::{Out, Outcome, Stop, say};
-use crate::cli::{Global, inside, usage};
+use crate::cli::output::{CliError, CliResult, Out, say};
+use crate::cli::{GlobalArgs, inside, usage};
 use crate::client::{Client, Events, Wanted, encode};
 use crate::core::request::Spawned;
 use crate::error::Failure;
@@ -16,8 +16,8 @@ use crate::store::inbox::Outcome as Came;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use clap::Args;
-use input::{Input, Typed};
-use screen::Screen;
+use input::{InputEvent, InputReader};
+use screen::ChatScreen;
 use serde_json::Value;
 use std::collections::{BTreeSet, VecDeque};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -50,8 +50,8 @@ pub(crate) struct ChatArgs {
 }
 
 /// `chat`
-pub(crate) async fn run(global: &Global, args: ChatArgs, out: &mut Out) -> Outcome {
-    let (mut input, printer) = Input::start(&global.state_dir()?.join(HISTORY))?;
+pub(crate) async fn run(global: &GlobalArgs, args: ChatArgs, out: &mut Out) -> CliResult {
+    let (mut input, printer) = InputReader::start(&global.state_dir()?.join(HISTORY))?;
     let is_terminal = printer.is_some();
     let fallback = || match is_terminal {
         true => CONVERSATION.to_owned(),
@@ -60,7 +60,7 @@ pub(crate) async fn run(global: &Global, args: ChatArgs, out: &mut Out) -> Outco
     let mut chat = Chat {
         client: global.client()?,
         conversation: args.conversation.clone().unwrap_or_else(fallback),
-        screen: Screen::new(out, printer),
+        screen: ChatScreen::new(out, printer),
         session: None,
         open_runs: BTreeSet::new(),
         questions: VecDeque::new(),
@@ -81,7 +81,7 @@ pub(crate) async fn run(global: &Global, args: ChatArgs, out: &mut Out) -> Outco
 }
 
 /// Session whose events are shown.
-struct Followed {
+struct FollowedSession {
     key: SessionKey,
     events: Events,
 }
@@ -89,8 +89,8 @@ struct Followed {
 struct Chat<'a> {
     client: Client,
     conversation: String,
-    screen: Screen<'a>,
-    session: Option<Followed>,
+    screen: ChatScreen<'a>,
+    session: Option<FollowedSession>,
     /// Turns requested here that have not ended.
     open_runs: BTreeSet<RunId>,
     /// Pending permission requests: id and number of options.
@@ -101,15 +101,15 @@ struct Chat<'a> {
     worst: u8,
 }
 
-enum Woken {
+enum ChatEvent {
     Event(Option<String>),
-    Typed(Typed),
+    Typed(InputEvent),
     Interrupted,
 }
 
 impl Chat<'_> {
     /// Binds the conversation to a session.
-    async fn open(&mut self, args: &ChatArgs) -> Outcome {
+    async fn open(&mut self, args: &ChatArgs) -> CliResult {
         if args.session.is_some() && !args.given.is_empty() {
             let text = "--mcp-config and --add-dir start a session: leave out its key";
             return Err(usage(text).into());
@@ -137,7 +137,7 @@ impl Chat<'_> {
         }
         match &self.session {
             Some(_) => Ok(()),
-            None => Err(Stop::Code(self.worst.max(1))),
+            None => Err(CliError::Code(self.worst.max(1))),
         }
     }
 
@@ -160,7 +160,7 @@ impl Chat<'_> {
         Ok(spawned.session_key)
     }
 
-    async fn talk(&mut self, input: &mut Input) -> Outcome {
+    async fn talk(&mut self, input: &mut InputReader) -> CliResult {
         let mut interrupts =
             signal(SignalKind::interrupt()).map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
         let (mut is_over, mut unusable) = (false, None::<Failure>);
@@ -172,18 +172,18 @@ impl Chat<'_> {
                 return match unusable {
                     Some(failure) => Err(failure.into()),
                     None if self.worst == 0 => Ok(()),
-                    None => Err(Stop::Code(self.worst)),
+                    None => Err(CliError::Code(self.worst)),
                 };
             }
             if !is_over && (self.is_terminal || self.open_runs.is_empty() || !self.questions.is_empty()) {
                 input.want();
             }
             match wait(self.session.as_mut(), input, &mut interrupts).await? {
-                Woken::Event(line) => self.show(line)?,
-                Woken::Typed(Typed::Line(line)) => self.typed(&line).await?,
-                Woken::Typed(typed @ (Typed::End | Typed::Unusable(_))) => {
+                ChatEvent::Event(line) => self.show(line)?,
+                ChatEvent::Typed(InputEvent::Line(line)) => self.typed(&line).await?,
+                ChatEvent::Typed(typed @ (InputEvent::End | InputEvent::Unusable(_))) => {
                     is_over = true;
-                    if let Typed::Unusable(reason) = typed {
+                    if let InputEvent::Unusable(reason) = typed {
                         unusable =
                             Some(usage(format!("{reason}: that line and those after it were not sent")));
                     }
@@ -191,7 +191,7 @@ impl Chat<'_> {
                         self.cancel_turn().await?;
                     }
                 }
-                Woken::Typed(Typed::Interrupt) | Woken::Interrupted => {
+                ChatEvent::Typed(InputEvent::Interrupt) | ChatEvent::Interrupted => {
                     if self.open_runs.is_empty() || std::mem::replace(&mut self.cancelling, true) {
                         return Ok(());
                     }
@@ -201,13 +201,13 @@ impl Chat<'_> {
         }
     }
 
-    async fn cancel_turn(&mut self) -> Outcome {
+    async fn cancel_turn(&mut self) -> CliResult {
         if self.open_runs.is_empty() { Ok(()) } else { self.say("/acp cancel").await }
     }
 
     /// Handles an input line: the number of an option answers the pending permission request, any other text
     /// is a message.
-    async fn typed(&mut self, line: &str) -> Outcome {
+    async fn typed(&mut self, line: &str) -> CliResult {
         let line = line.trim();
         if line.is_empty() {
             return Ok(());
@@ -228,7 +228,7 @@ impl Chat<'_> {
     }
 
     /// Sends a message to the conversation; retried under the same id until a response arrives.
-    async fn say(&mut self, text: &str) -> Outcome {
+    async fn say(&mut self, text: &str) -> CliResult {
         let key = IdempotencyKey::mint();
         let body = Say { text: text.to_owned(), message_id: Some(key.as_str().to_owned()), author: None };
         let path = format!("/v1/console/conversations/{}/messages", encode(&self.conversation));
@@ -250,7 +250,7 @@ impl Chat<'_> {
         self.came(said.outcome).await
     }
 
-    async fn came(&mut self, outcome: Came) -> Outcome {
+    async fn came(&mut self, outcome: Came) -> CliResult {
         match outcome {
             Came::Prompted { session_key, run_id, after_seq, .. } => {
                 self.open_runs.insert(run_id);
@@ -269,7 +269,7 @@ impl Chat<'_> {
     }
 
     /// Follows a session from `after` or from now on, unless it is followed already.
-    async fn follow(&mut self, key: Option<SessionKey>, after: Option<u64>) -> Outcome {
+    async fn follow(&mut self, key: Option<SessionKey>, after: Option<u64>) -> CliResult {
         let Some(key) = key.filter(|key| self.session.as_ref().is_none_or(|followed| followed.key != *key))
         else {
             return Ok(());
@@ -279,12 +279,12 @@ impl Chat<'_> {
         self.questions = waiting.into_iter().map(|it| (it.permission_id, it.options.len())).collect();
         let after = after.unwrap_or(view.last_session_seq);
         let wanted = Wanted { session: key.clone(), after, run: None, replay: false, follow: true };
-        self.session = Some(Followed { key, events: self.client.events(wanted) });
+        self.session = Some(FollowedSession { key, events: self.client.events(wanted) });
         Ok(())
     }
 
     /// Shows an event and updates the open runs and pending permission requests.
-    fn show(&mut self, line: Option<String>) -> Outcome {
+    fn show(&mut self, line: Option<String>) -> CliResult {
         let Some(line) = line else {
             // The session is closed; the conversation stays open without one.
             self.session = None;
@@ -319,10 +319,10 @@ impl Chat<'_> {
 }
 
 async fn wait(
-    session: Option<&mut Followed>,
-    input: &mut Input,
+    session: Option<&mut FollowedSession>,
+    input: &mut InputReader,
     interrupts: &mut Signal,
-) -> Result<Woken, Failure> {
+) -> Result<ChatEvent, Failure> {
     let event = async {
         match session {
             Some(followed) => followed.events.next().await,
@@ -330,9 +330,9 @@ async fn wait(
         }
     };
     tokio::select! {
-        event = event => event.map(Woken::Event),
-        typed = input.next(), if input.is_reading() => Ok(Woken::Typed(typed)),
-        _ = interrupts.recv() => Ok(Woken::Interrupted),
+        event = event => event.map(ChatEvent::Event),
+        typed = input.next(), if input.is_reading() => Ok(ChatEvent::Typed(typed)),
+        _ = interrupts.recv() => Ok(ChatEvent::Interrupted),
     }
 }
 

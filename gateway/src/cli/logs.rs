@@ -1,8 +1,8 @@
 //! `logs`: standard error of the agents of a session.
 
 use crate::api::LogPage;
-use crate::cli::Global;
-use crate::cli::output::{Out, Outcome};
+use crate::cli::GlobalArgs;
+use crate::cli::output::{CliResult, Out};
 use crate::client::{Client, encode};
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -51,7 +51,7 @@ struct LogLine<'a> {
 }
 
 /// `logs`
-pub(crate) async fn run(global: &Global, args: LogsArgs, out: &mut Out) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, args: LogsArgs, out: &mut Out) -> CliResult {
     let client = global.client()?;
     let path = format!("/v1/sessions/{}/log", encode(args.session.as_str()));
     let page: LogPage = client.get(&format!("{path}?lines={}", args.lines)).await?;
@@ -70,7 +70,7 @@ pub(crate) async fn run(global: &Global, args: LogsArgs, out: &mut Out) -> Outco
     }
 }
 
-async fn follow(client: &Client, path: &str, from: u64, out: &mut Out) -> Outcome {
+async fn follow(client: &Client, path: &str, from: u64, out: &mut Out) -> CliResult {
     let (mut offset, mut heard) = (from, Instant::now());
     loop {
         match client.get::<LogPage>(&format!("{path}?offset={offset}")).await {
@@ -93,7 +93,7 @@ const fn is_away(failure: &Failure) -> bool {
     matches!(failure.code, Code::GatewayUnavailable | Code::BackendUnavailable)
 }
 
-fn print(page: &LogPage, out: &mut Out) -> Outcome {
+fn print(page: &LogPage, out: &mut Out) -> CliResult {
     for line in page.text.lines() {
         if out.json {
             out.json(&parse(line))?;

@@ -3,8 +3,8 @@
 use crate::app::{self, Hangup, Ready, Reload, Settings, Signals};
 use crate::channel::Channel;
 use crate::cli::config::{ConfigArgs, read};
-use crate::cli::output::{Out, Outcome, Stop};
-use crate::cli::{Global, inside, logging, usage};
+use crate::cli::output::{CliError, CliResult, Out};
+use crate::cli::{GlobalArgs, inside, logging, usage};
 use crate::config::{Config, Log, unused};
 use crate::error::Failure;
 use crate::supervisor::secret_beside;
@@ -37,7 +37,7 @@ pub(crate) fn supervisor_dir(state_dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// `CONFIG_INVALID`, `USAGE`.
-pub(crate) fn prepare(global: &Global, args: &ServeArgs, attended: bool) -> Result<Settings, Failure> {
+pub(crate) fn prepare(global: &GlobalArgs, args: &ServeArgs, attended: bool) -> Result<Settings, Failure> {
     let state_dir = global.state_dir()?;
     let (loaded, _) = read(&state_dir, &args.config, args.supervisor_socket.as_deref())?;
     make_private(&state_dir)?;
@@ -108,11 +108,11 @@ struct ReadyLine<'a> {
 
 /// `serve`
 pub(crate) async fn run(
-    global: &Global,
+    global: &GlobalArgs,
     args: &ServeArgs,
     channels: Vec<Arc<dyn Channel>>,
     out: &mut Out,
-) -> Outcome {
+) -> CliResult {
     let settings = prepare(global, args, false)?;
     let supervisor = settings.supervisor_socket.clone();
     if !settings.supervisor_socket.exists() {
@@ -128,7 +128,7 @@ pub(crate) async fn run(
     served.await?;
     // A closed standard output does not end a service.
     match printed {
-        Ok(()) | Err(Stop::Unread) => Ok(()),
+        Ok(()) | Err(CliError::Unread) => Ok(()),
         Err(stop) => Err(stop),
     }
 }

@@ -1,8 +1,8 @@
 //! `store`: checks, reads, backs up and restores the control plane's database. Works without a running
 //! gateway, and stops none.
 
-use crate::cli::Global;
-use crate::cli::output::{Out, Outcome, Stop, age, now_ms, table};
+use crate::cli::GlobalArgs;
+use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
 use crate::error::Failure;
 use crate::store::check::{self, Report};
 use crate::store::salvage::{self, Salvage};
@@ -18,7 +18,7 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 
 /// `store …`
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum StoreCommand {
     /// Check the database and its invariants; read-only, may run while the gateway runs
     Check(CheckArgs),
     /// List the sessions in the file, even a damaged one as far as it can be read; read-only
@@ -65,21 +65,21 @@ pub(crate) struct RestoreArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct BackedUp {
+struct BackupOutput {
     file: PathBuf,
     bytes: u64,
     broken: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Restored {
+struct RestoreOutput {
     kept: Option<PathBuf>,
     uncertain: u64,
     adopt: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Accepted {
+struct AcceptLossOutput {
     epoch: u64,
     event_id: u64,
     known_epoch: u64,
@@ -88,29 +88,29 @@ struct Accepted {
 }
 
 /// `store …`
-pub(crate) fn run(global: &Global, verb: &Verb, out: &mut Out) -> Outcome {
+pub(crate) fn run(global: &GlobalArgs, verb: &StoreCommand, out: &mut Out) -> CliResult {
     let dir = global.state_dir()?;
-    if !dir.is_dir() && !matches!(verb, Verb::Restore(_)) {
+    if !dir.is_dir() && !matches!(verb, StoreCommand::Restore(_)) {
         return Err(super::usage(format!("{} is no directory", dir.display())).into());
     }
     match verb {
-        Verb::Check(args) => checked(&dir, args, out),
-        Verb::Sessions(args) => listed(&dir, args, out),
-        Verb::Backup(args) => backed_up(&dir, args, out),
-        Verb::Restore(args) => restored(&dir, args, out),
-        Verb::AcceptLoss => accepted(&dir, out),
+        StoreCommand::Check(args) => checked(&dir, args, out),
+        StoreCommand::Sessions(args) => listed(&dir, args, out),
+        StoreCommand::Backup(args) => backed_up(&dir, args, out),
+        StoreCommand::Restore(args) => restored(&dir, args, out),
+        StoreCommand::AcceptLoss => accepted(&dir, out),
     }
 }
 
 /// Keeps the full error text: the person at the command line has to act on it.
-fn failed(error: StoreError) -> Stop {
+fn failed(error: StoreError) -> CliError {
     let whole = error.whole();
     let mut failure = Failure::from(error).origin("client");
     failure.message = whole;
-    Stop::Failed(failure)
+    CliError::Failed(failure)
 }
 
-fn checked(dir: &Path, args: &CheckArgs, out: &mut Out) -> Outcome {
+fn checked(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
     let report = check::look(dir, args.quick).map_err(failed)?;
     out.show(&report, people)?;
     if report.ok {
@@ -136,7 +136,7 @@ fn people(report: &Report) -> String {
     format!("{head}\n{}", table(&["", "CHECK", "RULE", "FOUND"], rows))
 }
 
-fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> Outcome {
+fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> CliResult {
     let mut found = salvage::look(dir).map_err(failed)?;
     found.sessions.retain(|saved| args.all || saved.state != "closed");
     out.show(&found, saved)?;
@@ -163,10 +163,10 @@ fn saved(found: &Salvage) -> String {
     text
 }
 
-fn backed_up(dir: &Path, args: &BackupArgs, out: &mut Out) -> Outcome {
+fn backed_up(dir: &Path, args: &BackupArgs, out: &mut Out) -> CliResult {
     let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
     let made = saying(out, |progress| backup::backup(dir, &file, args.replace, progress))?;
-    let view = BackedUp { file: made.path, bytes: made.bytes, broken: made.broken };
+    let view = BackupOutput { file: made.path, bytes: made.bytes, broken: made.broken };
     out.show(&view, |view| {
         let mut text =
             format!("{} holds the control plane as it was, {} bytes.", view.file.display(), view.bytes);
@@ -177,11 +177,11 @@ fn backed_up(dir: &Path, args: &BackupArgs, out: &mut Out) -> Outcome {
     })
 }
 
-fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> Outcome {
+fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> CliResult {
     let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
     let done = saying(out, |progress| restore::restore(dir, &file, progress))?;
     let adopt = done.moved.map(|why| format!("acp-gateway adopt --state-dir {} ({why})", dir.display()));
-    let view = Restored { kept: done.kept, uncertain: done.uncertain, adopt };
+    let view = RestoreOutput { kept: done.kept, uncertain: done.uncertain, adopt };
     out.show(&view, |view| {
         let mut text = "The backup is in place.".to_owned();
         if let Some(kept) = &view.kept {
@@ -201,9 +201,9 @@ fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> Outcome {
     })
 }
 
-fn accepted(dir: &Path, out: &mut Out) -> Outcome {
+fn accepted(dir: &Path, out: &mut Out) -> CliResult {
     let rollback::Accepted { note, uncertain } = rollback::accept(dir).map_err(failed)?;
-    let view = Accepted {
+    let view = AcceptLossOutput {
         epoch: note.epoch,
         event_id: note.event_id,
         known_epoch: note.known_epoch,
@@ -223,7 +223,7 @@ fn accepted(dir: &Path, out: &mut Out) -> Outcome {
 fn saying<T>(
     out: &mut Out,
     work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, StoreError>,
-) -> Result<T, Stop> {
+) -> Result<T, CliError> {
     #[derive(Serialize)]
     struct Line {
         event: &'static str,

@@ -7,9 +7,9 @@ use crate::app::{self, Hangup, Ready, Signals};
 use crate::channel::Channel;
 use crate::cli::agents::{exe, found_here};
 use crate::cli::config::environment;
-use crate::cli::output::{Out, Outcome, Stop, say};
+use crate::cli::output::{CliError, CliResult, Out, say};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
-use crate::cli::{Global, inside};
+use crate::cli::{GlobalArgs, inside};
 use crate::error::Failure;
 use crate::http::kin;
 use crate::live::LiveConfig;
@@ -44,7 +44,7 @@ const LOG_LINES: usize = 5;
 
 /// Supervisor that answers.
 #[derive(Debug)]
-struct Supervisor {
+struct RunningSupervisor {
     pid: i32,
     socket: PathBuf,
     /// Child process, if this `up` started the supervisor.
@@ -53,7 +53,7 @@ struct Supervisor {
     process: Option<OwnedFd>,
 }
 
-impl Supervisor {
+impl RunningSupervisor {
     /// Creates the handle of a running supervisor that another process started.
     fn found(pid: i32, socket: &Path) -> Self {
         let process = rustix::process::Pid::from_raw(pid);
@@ -74,11 +74,11 @@ struct ReadyLine<'a> {
 
 /// `up`
 pub(crate) async fn run(
-    global: &Global,
+    global: &GlobalArgs,
     args: &ServeArgs,
     channels: Vec<Arc<dyn Channel>>,
     out: &mut Out,
-) -> Outcome {
+) -> CliResult {
     let settings = prepare(global, args, true)?;
     let agents =
         Agents::new(LiveConfig::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
@@ -114,7 +114,7 @@ pub(crate) async fn run(
     served?;
     ended?;
     match printed {
-        Ok(()) | Err(Stop::Unread) => Ok(()),
+        Ok(()) | Err(CliError::Unread) => Ok(()),
         Err(stop) => Err(stop),
     }
 }
@@ -214,9 +214,9 @@ fn refused(socket: &Path, why: &str) -> Failure {
 }
 
 /// Returns the supervisor to use; starts one in the state directory if none answers.
-async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Failure> {
+async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<RunningSupervisor, Failure> {
     if let Some(pid) = answering(socket).await? {
-        return Ok(Supervisor::found(pid, socket));
+        return Ok(RunningSupervisor::found(pid, socket));
     }
     let home = supervisor_dir(state_dir);
     make_private(&home)?;
@@ -228,8 +228,12 @@ async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<Supervisor, Fa
         if let Some(pid) = answering(socket).await? {
             // With two concurrent `up`s, the other one's supervisor may be the one that answers.
             let ours = i32::try_from(child.id()).is_ok_and(|child| child == pid);
-            let found = Supervisor::found(pid, socket);
-            return Ok(if ours { Supervisor { child: Some(child), process: None, ..found } } else { found });
+            let found = RunningSupervisor::found(pid, socket);
+            return Ok(if ours {
+                RunningSupervisor { child: Some(child), process: None, ..found }
+            } else {
+                found
+            });
         }
         let gone = child.try_wait().map_err(|error| inside("the supervisor", &error))?;
         if gone.is_some() || Instant::now() >= until {
@@ -295,7 +299,7 @@ fn last_lines(log: &Path, before: u64) -> String {
 
 /// Ends the supervisor of this state directory, unless other gateways use it (H17). Connects as the gateway
 /// that has just ended, so that this gateway's own leases do not prevent the shutdown.
-async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Result<(), Stop> {
+async fn end(supervisor: &mut RunningSupervisor, state_dir: &Path, out: &mut Out) -> Result<(), CliError> {
     let (hello, marks) = own_hello(&supervisor.socket, state_dir).await?;
     match ask_to_end(supervisor, state_dir, (hello, Some(marks))).await {
         Ok(_) | Err(ConnError::Closed) => {}
@@ -318,7 +322,7 @@ async fn end(supervisor: &mut Supervisor, state_dir: &Path, out: &mut Out) -> Re
 
 /// Ends the supervisor that was started for a gateway that failed to start. Open leases of an earlier gateway
 /// keep the supervisor running, and the next `up` finds it.
-async fn end_unused(supervisor: &mut Supervisor, state_dir: &Path) -> Result<(), Stop> {
+async fn end_unused(supervisor: &mut RunningSupervisor, state_dir: &Path) -> Result<(), CliError> {
     match ask_to_end(supervisor, state_dir, (hello_at(&supervisor.socket, Role::Admin), None)).await {
         Ok(_) | Err(ConnError::Closed) => ended(supervisor).await,
         Err(error) => {
@@ -329,7 +333,7 @@ async fn end_unused(supervisor: &mut Supervisor, state_dir: &Path) -> Result<(),
 }
 
 async fn ask_to_end(
-    supervisor: &Supervisor,
+    supervisor: &RunningSupervisor,
     state_dir: &Path,
     (hello, marks): (Hello, Option<Marks>),
 ) -> Result<acp_shared::protocol::Reply, ConnError> {
@@ -344,7 +348,7 @@ async fn ask_to_end(
 }
 
 /// Waits until the supervisor has ended.
-async fn ended(supervisor: &mut Supervisor) -> Result<(), Stop> {
+async fn ended(supervisor: &mut RunningSupervisor) -> Result<(), CliError> {
     let until = Instant::now() + Duration::from_millis(END_MS);
     while Instant::now() < until {
         let ended = match (&mut supervisor.child, &supervisor.process) {
