@@ -27,7 +27,7 @@ use crate::runtime::Registry;
 use crate::runtime::direct::{self, DirectRuntime};
 use crate::scrape::{self, Scrape};
 use crate::session_task::Deps;
-use crate::store::identity::Home;
+use crate::store::identity::StateDirLocation;
 use crate::store::{Durability, GroupBounds, Store, StoreError};
 use crate::strays;
 use crate::supervisor::{LinkStatus, ReadMarks, Supervisor, hello};
@@ -307,7 +307,7 @@ fn start(
     stop: &CancellationToken,
 ) -> Result<Local, Failure> {
     let identity = store.identity();
-    let home = Home::of(&settings.state_dir).map_err(Failure::from)?;
+    let home = StateDirLocation::of(&settings.state_dir).map_err(Failure::from)?;
     let role = Role::Gateway {
         instance_id: identity.instance_id,
         epoch: identity.epoch,

@@ -16,7 +16,7 @@ use crate::channel::Channels;
 use crate::core::rows::{BindingStatus, Verbosity};
 use crate::live::LiveConfig;
 use crate::metrics::Metrics;
-use crate::store::delivery::{self as rows, Due};
+use crate::store::delivery::{self as rows, DueBinding};
 use crate::store::{Store, buttons, cards as card_rows, now_ms};
 use acp_shared::ids::BindingId;
 use pass::Pass;
@@ -181,7 +181,7 @@ async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
     is_any
 }
 
-async fn look(store: &Store, marks: &Marks) -> Vec<Due> {
+async fn look(store: &Store, marks: &Marks) -> Vec<DueBinding> {
     let known: Vec<BindingId> = marks.keys().copied().collect();
     store.read("delivery_look", move |db| rows::looked_after(db, &known)).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "delivery cannot read the bindings");

@@ -26,7 +26,7 @@ use crate::error::Failure;
 use crate::http::service::Service;
 use crate::manager::{self, PromptRequest};
 use crate::metrics::Metrics;
-use crate::store::inbox::{self, Answer, Inbound, InboxRow, Outcome, Whose};
+use crate::store::inbox::{self, Inbound, InboxRow, MessageOwner, Outcome, ReplyRoute};
 use crate::store::{Store, commands, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -278,7 +278,7 @@ impl Inner {
     /// it: a typed command without a mention.
     fn rivals(&self, inbound: &Inbound) -> Vec<Beside> {
         let at = &inbound.conversation;
-        let is_typed = inbound.answer == Answer::ByMessage && command::parse(&inbound.text).is_some();
+        let is_typed = inbound.answer == ReplyRoute::ByMessage && command::parse(&inbound.text).is_some();
         let is_shared = || self.channels.get(at).is_ok_and(|channel| channel.shares_conversations());
         if is_typed && is_shared() { self.channels.beside(at) } else { Vec::new() }
     }
@@ -303,9 +303,9 @@ impl Inner {
         let insert = move |tx: &crate::store::Tx<'_>| {
             let accounts: Vec<&str> = rivals.iter().map(|other| other.account_id.as_str()).collect();
             let other = match inbox::whose(tx, &said, &accounts)? {
-                Whose::Own => None,
-                Whose::Taken => return Ok(None),
-                Whose::Other { number, has_own } => match rivals.get(number) {
+                MessageOwner::Own => None,
+                MessageOwner::Taken => return Ok(None),
+                MessageOwner::Other { number, has_own } => match rivals.get(number) {
                     Some(other) if !has_own && other.deaf.is_none() => return Ok(None),
                     other => other.cloned(),
                 },

@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::scrape::STUCK;
 use crate::store::Store;
-use crate::store::levels::{self, Circumstances};
+use crate::store::levels::{self, SessionActivity};
 use crate::store::sessions::SessionFilter;
 use crate::supervisor::{CallError, LinkStatus, Supervisor};
 use acp_shared::codes::Code;
@@ -176,7 +176,7 @@ impl Service for Local {
         Box::pin(async move { Ok(self.store.sessions(filter).await?) })
     }
 
-    fn circumstances(&self) -> Reply<'_, Circumstances> {
+    fn circumstances(&self) -> Reply<'_, SessionActivity> {
         Box::pin(async move { Ok(self.store.read("circumstances", levels::circumstances).await?) })
     }
 

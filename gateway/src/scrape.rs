@@ -2,7 +2,7 @@
 
 use crate::channel::Channels;
 use crate::metrics::{CONTENT_TYPE, Metrics, keep};
-use crate::store::{Health, Store, StoreError, levels};
+use crate::store::{Store, StoreError, StoreHealth, levels};
 use crate::supervisor::{LinkStatus, Supervisor};
 use axum::Router;
 use axum::extract::State;
@@ -54,7 +54,7 @@ impl Scrape {
         if let Err(error) = self.read_store().await {
             tracing::warn!(%error, "a scrape could not read the control plane");
         }
-        let well = *self.store.health().borrow() == Health::Well;
+        let well = *self.store.health().borrow() == StoreHealth::Well;
         now.writable.set(i64::from(well));
         let counts = self.store.counts();
         keep(&now.commits, counts.groups);

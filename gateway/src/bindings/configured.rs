@@ -14,7 +14,7 @@ use crate::core::request::{CloseRequest, Configured, SpawnRequest};
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
 use crate::http::service::Service;
-use crate::store::inbox::{Answer, Inbound};
+use crate::store::inbox::{Inbound, ReplyRoute};
 use crate::store::{Store, bindings, commands, configured};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -140,7 +140,7 @@ impl ConfiguredBindings {
         if let Some(done) = &after {
             self.close(done, key).await?;
         }
-        let since = (inbound.answer == Answer::ByMessage).then_some(inbound.message_id.as_str());
+        let since = (inbound.answer == ReplyRoute::ByMessage).then_some(inbound.message_id.as_str());
         let metadata = made.metadata(since);
         let session_key = match to {
             Some(session_key) => session_key,

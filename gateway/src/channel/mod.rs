@@ -21,7 +21,7 @@ pub use crate::core::route::Destination;
 pub use crate::core::rows::ConversationRef;
 pub use crate::core::split::{Limit, Unit};
 pub use crate::store::bindings::BoundConversation;
-pub use crate::store::inbox::{Answer, Inbound};
+pub use crate::store::inbox::{Inbound, ReplyRoute};
 pub use health::{Figure, Health};
 pub use inbox::{
     Amended, AnswerShown, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion,

@@ -13,7 +13,7 @@ use crate::cli::{GlobalArgs, inside};
 use crate::error::Failure;
 use crate::http::kin;
 use crate::live::LiveConfig;
-use crate::store::identity::Home;
+use crate::store::identity::StateDirLocation;
 use crate::store::{Durability, Store, StoreError};
 use crate::supervisor::hello_at;
 use acp_shared::codes::Code;
@@ -175,7 +175,7 @@ async fn own_hello(socket: &Path, state_dir: &Path) -> Result<(Hello, Marks), Fa
     let dir = state_dir.to_owned();
     let opened = tokio::task::spawn_blocking(move || {
         let store = Store::open(&dir, Durability::Full)?;
-        Ok::<_, StoreError>((store, Home::of(&dir)?))
+        Ok::<_, StoreError>((store, StateDirLocation::of(&dir)?))
     });
     let opened = opened.await.map_err(|error| inside("the state directory", &error))?;
     let (store, home) = opened.map_err(Failure::from)?;

@@ -14,7 +14,7 @@ use crate::core::when::utc;
 use crate::error::Failure;
 use crate::store::codec::Word as _;
 use crate::store::commands;
-use crate::store::levels::Circumstances;
+use crate::store::levels::SessionActivity;
 use acp_shared::ids::SessionKey;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -139,7 +139,7 @@ fn name(row: &SessionRow, is_markdown: bool) -> String {
     row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| unmarked(label, is_markdown))
 }
 
-fn session_line(row: &SessionRow, around: &Circumstances, is_markdown: bool) -> String {
+fn session_line(row: &SessionRow, around: &SessionActivity, is_markdown: bool) -> String {
     let mut text = format!(
         "{} ({}, {}, {}, {}) {}",
         name(row, is_markdown),
@@ -221,7 +221,7 @@ fn collect(path: &str, value: &Value, found: &mut Vec<String>) {
 
 fn agents_text(
     rows: &[SessionRow],
-    around: &Circumstances,
+    around: &SessionActivity,
     views: &[AgentView],
     is_markdown: bool,
 ) -> String {
@@ -251,7 +251,7 @@ fn agents_text(
     text
 }
 
-fn doctor_text(status: &StatusView, around: &Circumstances, policy: &Policy) -> String {
+fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &Policy) -> String {
     let mut checks: Vec<(bool, String)> = Vec::new();
     let mut next: Vec<&str> = Vec::new();
     let mut check = |ok: bool, text: String, step: &'static str| {

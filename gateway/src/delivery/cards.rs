@@ -12,7 +12,7 @@ use crate::core::card::{Act, Came, Card, Known, Pace};
 use crate::core::project::actions::of_card;
 use crate::core::project::{PartKind, card_nonce};
 use crate::core::rows::{BindingRow, BindingStatus};
-use crate::store::cards::{self, Folded};
+use crate::store::cards::{self, FoldOutcome};
 use crate::store::{StoreError, delivery, now_ms};
 use acp_shared::ids::RunId;
 use std::time::Duration;
@@ -358,7 +358,7 @@ impl<'a> Keeper<'a> {
             biased;
             () = self.pass.stop.cancelled() => return Ok(()),
             came = self.perform_last(run_id) => came,
-            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => Folded::No,
+            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => FoldOutcome::No,
         };
         if let Some(known) = self.kept.take().map(|kept| kept.card.known().clone()) {
             let id = self.binding.binding_id;
@@ -369,25 +369,25 @@ impl<'a> Keeper<'a> {
     }
 
     /// Sends the final update of a card; a card with an unknown send result is looked up first.
-    async fn perform_last(&mut self, run_id: RunId) -> Folded {
+    async fn perform_last(&mut self, run_id: RunId) -> FoldOutcome {
         let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else {
-            return Folded::Yes;
+            return FoldOutcome::Yes;
         };
         if known.message_id.is_none() && self.channel.can_edit() {
             let message = self.message(run_id, known.number, "", of_card(run_id));
             match (self.channel.lookup(&self.binding.conversation, &message).await, self.kept.as_mut()) {
                 (Lookup::Found { message_id }, Some(kept)) => kept.card.is_found(message_id),
-                (Lookup::Absent, _) => return Folded::Absent,
+                (Lookup::Absent, _) => return FoldOutcome::Absent,
                 (Lookup::Found { .. } | Lookup::Unknown { .. } | Lookup::Later { .. }, _) => {
-                    return Folded::No;
+                    return FoldOutcome::No;
                 }
             }
         }
         match self.kept.as_ref().and_then(|kept| kept.card.fold()) {
             Some(act) if matches!(self.perform(run_id, &act, Vec::new()).await, Came::Later { .. }) => {
-                Folded::No
+                FoldOutcome::No
             }
-            Some(_) | None => Folded::Yes,
+            Some(_) | None => FoldOutcome::Yes,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::core::project::{self, Part, Shows, Style, Styles};
 use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
 use crate::live::LiveConfig;
 use crate::metrics::Metrics;
-use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
+use crate::store::delivery::{self as rows, DeliveryBatch, DueBinding, PartRow, PartState};
 use crate::store::{Store, StoreError, buttons, now_ms, replies, said, styles};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub(super) struct Pass {
 
 impl Pass {
     /// Delivers pending rows of a binding, and updates the status card of its running turn.
-    pub(super) async fn run(&self, due: Due, mut cursor: Option<u64>) -> Left {
+    pub(super) async fn run(&self, due: DueBinding, mut cursor: Option<u64>) -> Left {
         let binding = due.binding;
         let channel = match self.channels.get(&binding.conversation) {
             Ok(channel) => channel,
@@ -448,7 +448,7 @@ struct Owed {
 
 /// Determines the range: everything for an active binding; up to the unbinding for an unbound one; up to the
 /// close for one whose session was closed.
-fn owed(due: &Due, batch: &Batch) -> Owed {
+fn owed(due: &DueBinding, batch: &DeliveryBatch) -> Owed {
     if due.binding.status != BindingStatus::Ended {
         return Owed { last: u64::MAX, is_over: false };
     }
@@ -461,7 +461,7 @@ fn owed(due: &Due, batch: &Batch) -> Owed {
 }
 
 /// The parts of a batch, in order.
-pub(super) fn parts_of(binding: &BindingRow, styles: &Styles, batch: &Batch, last: u64) -> Vec<Part> {
+pub(super) fn parts_of(binding: &BindingRow, styles: &Styles, batch: &DeliveryBatch, last: u64) -> Vec<Part> {
     let shown = batch.rows.iter().filter(|row| row.session_seq <= last);
     shown
         .filter_map(|row| Some((row, styles.at(row.session_seq)?)))

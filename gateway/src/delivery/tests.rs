@@ -394,7 +394,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    let due = Due { binding: binding.clone(), end: 3 };
+    let due = DueBinding { binding: binding.clone(), end: 3 };
     assert_eq!(pass.run(due.clone(), None).await, Left::At(3));
     // Whoever looks again finds nothing more to send.
     assert_eq!(pass.run(due, None).await, Left::At(3));
@@ -439,7 +439,7 @@ async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restar
         stop: stop.clone(),
         retry_first_ms,
     };
-    let due = Due { binding: binding.clone(), end: 3 };
+    let due = DueBinding { binding: binding.clone(), end: 3 };
     // It is stopped in the pause after the refusal.
     let first = pass(&stop, 500);
     let first = tokio::spawn(async move { first.run(due, None).await });
@@ -450,7 +450,7 @@ async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restar
     let part = store.read("part", move |db| rows::unsettled(db, id)).await.unwrap().remove(0).part;
     channel.taken.lock().unwrap().push((part.nonce, part.text));
     let next = pass(&CancellationToken::new(), 1);
-    assert_eq!(next.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(next.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -475,7 +475,7 @@ async fn rate_limits_do_not_use_up_the_looks_for_a_lost_answer() {
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -523,7 +523,7 @@ async fn attempts_retries_and_rate_limits_are_counted() {
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
     assert_eq!(channel.texts(), ["x"]);
     let text = metrics.render();
     for series in [

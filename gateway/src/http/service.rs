@@ -13,7 +13,7 @@ use crate::core::request::{
 use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::store::levels::Circumstances;
+use crate::store::levels::SessionActivity;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use std::future::Future;
@@ -95,7 +95,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Returns all sessions or only the open ones, newest first, at most `limit`.
     fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>>;
     /// Returns runs and bindings of the open sessions.
-    fn circumstances(&self) -> Reply<'_, Circumstances>;
+    fn circumstances(&self) -> Reply<'_, SessionActivity>;
     /// Returns a run of the session, if it exists.
     fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>>;
     /// Returns the newest runs of the session, oldest first, at most `limit`.

@@ -238,9 +238,9 @@ impl Service for Fake {
     fn sessions(&self, _: bool, _: u32) -> Reply<'_, Vec<SessionRow>> {
         ready(Ok(vec![self.row()]))
     }
-    fn circumstances(&self) -> Reply<'_, crate::store::levels::Circumstances> {
+    fn circumstances(&self) -> Reply<'_, crate::store::levels::SessionActivity> {
         let running = [(self.key.clone(), self.run)].into();
-        ready(Ok(crate::store::levels::Circumstances { running, ..Default::default() }))
+        ready(Ok(crate::store::levels::SessionActivity { running, ..Default::default() }))
     }
     fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>> {
         ready(Ok((run == self.run).then(|| self.run_row())))

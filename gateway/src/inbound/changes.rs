@@ -12,7 +12,7 @@ use crate::core::project::nonce_of;
 use crate::core::request::{CloseRequest, QueuedChange, QueuedNow};
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
-use crate::store::inbox::{self, Answer, Outcome};
+use crate::store::inbox::{self, Outcome, ReplyRoute};
 use crate::store::{StoreError, bindings, commands};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
@@ -39,7 +39,7 @@ enum Became {
 impl Inbox for Inlet {
     fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
         Box::pin(async move {
-            let by_caller = message.answer == Answer::ByCaller;
+            let by_caller = message.answer == ReplyRoute::ByCaller;
             let is_private = command::parse(&message.text).is_some_and(|command| command.is_private());
             let failure = match self.taken(message).await {
                 Ok((outcome, _)) if by_caller => return Offered::Taken(said_of(&outcome, is_private)),
@@ -256,7 +256,7 @@ impl Inner {
             Some(Outcome::Prompted { session_key, run_id, .. }) => {
                 Became::Run(session_key, run_id, is_command)
             }
-            None if !row.settled && row.inbound.answer == Answer::ByMessage => Became::Undone(is_command),
+            None if !row.settled && row.inbound.answer == ReplyRoute::ByMessage => Became::Undone(is_command),
             _ => Became::Nothing,
         })
     }

@@ -184,7 +184,7 @@ impl Inlet {
 impl Inner {
     /// True if the message's adapter sends the response and still holds the reservation.
     pub(super) fn is_told_by_caller(&self, inbound: &Inbound) -> bool {
-        inbound.answer == inbox::Answer::ByCaller && self.claims.is_held(inbound)
+        inbound.answer == inbox::ReplyRoute::ByCaller && self.claims.is_held(inbound)
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Inlet, Inner, lane_of, span};
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::{Health, StoreError, buttons, replies, said};
+use crate::store::{StoreError, StoreHealth, buttons, replies, said};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -187,9 +187,9 @@ fn ended(task: Option<Result<usize, tokio::task::JoinError>>) -> usize {
 }
 
 /// Waits until the store accepts commits again.
-async fn healed(health: &mut watch::Receiver<Health>) {
+async fn healed(health: &mut watch::Receiver<StoreHealth>) {
     while health.changed().await.is_ok() {
-        if *health.borrow_and_update() == Health::Well {
+        if *health.borrow_and_update() == StoreHealth::Well {
             return;
         }
     }

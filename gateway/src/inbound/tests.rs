@@ -14,7 +14,7 @@ use crate::core::told::told;
 use crate::core::ttl::Expiry;
 use crate::http::service::Reply;
 use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
-use crate::store::levels::Circumstances;
+use crate::store::levels::SessionActivity;
 use crate::store::sessions::SessionFilter;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
 use acp_shared::ids::RunId;

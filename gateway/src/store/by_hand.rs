@@ -8,7 +8,7 @@ use crate::store::lock::StateLock;
 use crate::store::readers::Readers;
 use crate::store::watches::Watches;
 use crate::store::writer::{Counters, Message, Writer};
-use crate::store::{GroupBounds, Identity, Inner, Store, WRITES_MAX, schema};
+use crate::store::{GatewayIdentity, GroupBounds, Inner, Store, WRITES_MAX, schema};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
@@ -54,7 +54,7 @@ pub(crate) struct Hand {
     template: Connection,
     db: Option<Connection>,
     idle: Arc<Mutex<Vec<Connection>>>,
-    identity: Identity,
+    identity: GatewayIdentity,
 }
 
 impl Hand {
@@ -62,7 +62,7 @@ impl Hand {
     pub(crate) fn new() -> Self {
         let template = schema::open_in_memory(&fresh_name(), Purpose::Template).unwrap();
         let identity =
-            Identity { instance_id: GatewayInstanceId::mint(), epoch: 0, start_id: StartId::mint() };
+            GatewayIdentity { instance_id: GatewayInstanceId::mint(), epoch: 0, start_id: StartId::mint() };
         let dir = tempfile::tempdir().unwrap();
         let mut hand = Self { dir, template, db: None, idle: Arc::default(), identity };
         hand.clear();

@@ -12,7 +12,7 @@ use rusqlite::Connection;
 
 /// Bindings and sessions of one conversation, as stored.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct ConversationSnapshot {
     binding: Option<(BindingRow, Target)>,
     busy: bool,
     under: Option<Under>,
@@ -20,7 +20,7 @@ pub(crate) struct Look {
     pub(crate) next: Option<SessionKey>,
 }
 
-impl Look {
+impl ConversationSnapshot {
     /// View of this state for the decision in `core/configured.rs`.
     pub(crate) fn seen(&self) -> Seen<'_> {
         let binding = self.binding.as_ref().map(|(row, target)| (row, *target));
@@ -39,8 +39,12 @@ impl Look {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn look(db: &Connection, table: &[Binding], at: &ConversationRef) -> Result<Look, StoreError> {
-    let mut look = Look { binding: None, busy: false, under: None, next: None };
+pub(crate) fn look(
+    db: &Connection,
+    table: &[Binding],
+    at: &ConversationRef,
+) -> Result<ConversationSnapshot, StoreError> {
+    let mut look = ConversationSnapshot { binding: None, busy: false, under: None, next: None };
     if let Some(row) = bindings::of_conversation(db, at)? {
         let target = bindings::target(db, &row.session_key)?;
         look.busy = busy(db, &row.session_key)?;

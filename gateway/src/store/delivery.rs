@@ -129,7 +129,7 @@ pub(crate) fn advance(
 
 /// Journal rows to deliver to a conversation, with the data for their projection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Batch {
+pub(crate) struct DeliveryBatch {
     /// Rows in order.
     pub(crate) rows: Vec<EventRow>,
     /// Digests of the runs ended by the rows.
@@ -140,7 +140,7 @@ pub(crate) struct Batch {
     pub(crate) through: u64,
 }
 
-impl Batch {
+impl DeliveryBatch {
     /// Data for the projection of one of the rows.
     pub(crate) fn digest(&self, row: &EventRow) -> Digest<'_> {
         match project::need(row) {
@@ -163,7 +163,7 @@ pub(crate) fn batch(
     styles: &Styles,
     after: u64,
     end: u64,
-) -> Result<Batch, StoreError> {
+) -> Result<DeliveryBatch, StoreError> {
     read_on(db, binding, styles, (after, end), ROWS_MAX)
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn row(
     binding: &BindingRow,
     styles: &Styles,
     session_seq: u64,
-) -> Result<Batch, StoreError> {
+) -> Result<DeliveryBatch, StoreError> {
     let mut found = read_on(db, binding, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
     found.rows.retain(|row| row.session_seq == session_seq);
     Ok(found)
@@ -188,7 +188,7 @@ fn read_on(
     styles: &Styles,
     (after, end): (u64, u64),
     rows_max: u64,
-) -> Result<Batch, StoreError> {
+) -> Result<DeliveryBatch, StoreError> {
     let key = &binding.session_key;
     let sql = format!(
         "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
@@ -202,7 +202,7 @@ fn read_on(
     };
     let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == rows_max);
     let through = rows.last().filter(|_| is_full).map_or(end.max(after), |row| row.session_seq);
-    let mut out = Batch { rows, runs: BTreeMap::new(), next: BTreeMap::new(), through };
+    let mut out = DeliveryBatch { rows, runs: BTreeMap::new(), next: BTreeMap::new(), through };
     let mut bytes: usize = 0;
     for row in &out.rows {
         if bytes > RUN_BYTES_MAX {
@@ -418,7 +418,7 @@ fn advance_run(
 
 /// Binding with possibly pending delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Due {
+pub(crate) struct DueBinding {
     /// The binding.
     pub(crate) binding: BindingRow,
     /// Number of the last row of the session's journal.
@@ -429,7 +429,7 @@ pub(crate) struct Due {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<Due>, StoreError> {
+pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<DueBinding>, StoreError> {
     let mut found = due(db, "status IN ('active','ending')", [])?;
     let active: BTreeSet<BindingId> = found.iter().map(|due| due.binding.binding_id).collect();
     for binding_id in known.iter().filter(|id| !active.contains(id)) {
@@ -442,7 +442,7 @@ pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<D
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<Due>, StoreError> {
+pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<DueBinding>, StoreError> {
     Ok(due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
 }
 
@@ -451,7 +451,7 @@ pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<Due>,
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn owing(db: &Connection) -> Result<Vec<Due>, StoreError> {
+pub(crate) fn owing(db: &Connection) -> Result<Vec<DueBinding>, StoreError> {
     const OWES: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
         WHERE c.binding_key = b.binding_key), 0) < coalesce(json_extract(metadata_json, '$.end_session_seq'), \
         (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key)) OR EXISTS (SELECT 1 FROM \
@@ -460,11 +460,11 @@ pub(crate) fn owing(db: &Connection) -> Result<Vec<Due>, StoreError> {
     due(db, OWES, [])
 }
 
-fn due(db: &Connection, filter: &str, params: impl rusqlite::Params) -> Result<Vec<Due>, StoreError> {
+fn due(db: &Connection, filter: &str, params: impl rusqlite::Params) -> Result<Vec<DueBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key) AS end \
          FROM acp_bindings AS b WHERE {filter} ORDER BY b.rowid",
         bindings::COLUMNS
     );
-    all(db, &sql, params, |row| Ok(Due { binding: bindings::from_row(row)?, end: int(row, "end")? }))
+    all(db, &sql, params, |row| Ok(DueBinding { binding: bindings::from_row(row)?, end: int(row, "end")? }))
 }

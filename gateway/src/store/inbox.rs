@@ -49,7 +49,7 @@ pub struct Inbound {
     /// Files attached to the message.
     pub attachments: Vec<Attachment>,
     /// Sender of the reply.
-    pub answer: Answer,
+    pub answer: ReplyRoute,
 }
 
 impl Inbound {
@@ -65,7 +65,7 @@ impl Inbound {
             approves: Approves::default(),
             text,
             attachments: Vec::new(),
-            answer: Answer::default(),
+            answer: ReplyRoute::default(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Inbound {
 /// Sender of the reply to a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum ReplyRoute {
     /// The gateway replies with a message in the conversation.
     #[default]
     ByMessage,
@@ -95,7 +95,7 @@ struct Context {
     author_id: String,
     standing: Option<Standing>,
     approves: Approves,
-    answer: Answer,
+    answer: ReplyRoute,
 }
 
 /// Result of processing a message.
@@ -282,7 +282,7 @@ pub(crate) fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreEr
 
 /// Account responsible for a message that several accounts of its channel receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum MessageOwner {
     /// The account that delivered this copy.
     Own,
     /// Another account has a binding in the conversation, and this one does not.
@@ -302,27 +302,27 @@ pub(crate) enum Whose {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn whose(db: &Connection, new: &Inbound, others: &[&str]) -> Result<Whose, StoreError> {
+pub(crate) fn whose(db: &Connection, new: &Inbound, others: &[&str]) -> Result<MessageOwner, StoreError> {
     let at = &new.conversation;
     if others.is_empty() {
-        return Ok(Whose::Own);
+        return Ok(MessageOwner::Own);
     }
     let has_own = get(db, at, &new.message_id)?.is_some();
     let there = |other: &str| ConversationRef { account_id: other.to_owned(), ..at.clone() };
     for other in others.iter().filter(|_| !has_own) {
         if get(db, &there(other), &new.message_id)?.is_some() {
-            return Ok(Whose::Taken);
+            return Ok(MessageOwner::Taken);
         }
     }
     if bindings::of_conversation(db, at)?.is_some() {
-        return Ok(Whose::Own);
+        return Ok(MessageOwner::Own);
     }
     for (number, other) in others.iter().enumerate() {
         if bindings::of_conversation(db, &there(other))?.is_some() {
-            return Ok(Whose::Other { number, has_own });
+            return Ok(MessageOwner::Other { number, has_own });
         }
     }
-    Ok(Whose::Own)
+    Ok(MessageOwner::Own)
 }
 
 /// Message of a conversation that caused a run, if it was an ordinary message and the gateway replies to it.
@@ -343,7 +343,7 @@ pub(crate) fn of_run(
         Ok((context.answer, row.get("message_id")?, word(row, "state")?))
     })?;
     Ok(found
-        .filter(|(answer, ..)| *answer == Answer::ByMessage)
+        .filter(|(answer, ..)| *answer == ReplyRoute::ByMessage)
         .map(|(_, message_id, state)| (message_id, state)))
 }
 
@@ -362,7 +362,7 @@ pub(crate) fn waiting(
         let outcome: Option<Outcome> = json_opt(row, "outcome_json")?;
         let run_id: RunId = id(row, "run_id")?;
         let is_its = matches!(outcome, Some(Outcome::Prompted { run_id: its, .. }) if its == run_id);
-        let is_there = is_its && context.answer == Answer::ByMessage;
+        let is_there = is_its && context.answer == ReplyRoute::ByMessage;
         Ok(is_there.then_some((row.get("message_id")?, row.get("text")?, row.get("prompt")?)))
     })?;
     Ok(found.into_iter().flatten().collect())

@@ -47,8 +47,8 @@ pub(crate) mod watches;
 pub(crate) mod writer;
 
 pub(crate) use error::StoreError;
-pub(crate) use health::Health;
-pub(crate) use identity::Identity;
+pub(crate) use health::StoreHealth;
+pub(crate) use identity::GatewayIdentity;
 pub(crate) use schema::Durability;
 pub(crate) use tx::spawn::SpawnTx;
 pub(crate) use writer::{Counts, GroupBounds, Tx};
@@ -80,7 +80,7 @@ pub(crate) struct Store {
 #[derive(Debug)]
 struct Inner {
     dir: PathBuf,
-    identity: Identity,
+    identity: GatewayIdentity,
     // An unbounded channel; the permits of `places` bound it.
     queue: Sender<Message>,
     places: Arc<Semaphore>,
@@ -153,7 +153,7 @@ impl Store {
     }
 
     /// Identity of this gateway: instance id, epoch and start id.
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &GatewayIdentity {
         &self.inner.identity
     }
 
@@ -253,7 +253,7 @@ impl Store {
     /// Receiver of the store's ability to commit. It changes when commits start to fail and when they work
     /// again, so callers know when to resume work. The writer probes for recovery on its own, without
     /// traffic.
-    pub(crate) fn health(&self) -> watch::Receiver<Health> {
+    pub(crate) fn health(&self) -> watch::Receiver<StoreHealth> {
         self.inner.health.subscribe()
     }
 

@@ -16,7 +16,7 @@ pub(crate) const OTHERS_BEFORE_MS: u64 = 10 * 60_000;
 
 /// Tag and other message ids, for finding a reply in its conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Apart {
+pub(crate) struct ReplySearchKey {
     /// Tag shown with the reply, if it needs one.
     pub(crate) tag: Option<String>,
     /// The channel's ids of other messages that the gateway sent to the conversation.
@@ -34,7 +34,7 @@ pub(crate) fn begin(
     at: &ConversationRef,
     (nonce, text): (&str, &str),
     since_ms: u64,
-) -> Result<Apart, StoreError> {
+) -> Result<ReplySearchKey, StoreError> {
     const NEW: &str = "INSERT INTO acp_reply (nonce, channel, account_id, conversation_id, tag, print, said_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let kept = first(db, "SELECT tag FROM acp_reply WHERE nonce = ?1", [nonce], |row| Ok(row.get("tag")?))?;
@@ -50,7 +50,7 @@ pub(crate) fn begin(
             tag
         }
     };
-    Ok(Apart { tag, others: others(db, at, since_ms)? })
+    Ok(ReplySearchKey { tag, others: others(db, at, since_ms)? })
 }
 
 /// True if a delivery part with this fingerprint may or may not be in the conversation.

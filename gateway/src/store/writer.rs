@@ -6,7 +6,7 @@ use crate::metrics;
 use crate::store::error::StoreError;
 use crate::store::events;
 use crate::store::guard::DatabaseFiles;
-use crate::store::health::{Health, HealthSender};
+use crate::store::health::{HealthSender, StoreHealth};
 use crate::store::lock::StateLock;
 use crate::store::watches::Watches;
 use acp_shared::ids::SessionKey;
@@ -394,13 +394,13 @@ impl Writer {
                 tracing::error!(%error, "a lost group could not be rolled back");
             }
             count(&self.counters.groups_lost, 1);
-            self.health.set(Health::after(error));
+            self.health.set(StoreHealth::after(error));
             tracing::error!(%error, jobs = group.jobs, "a group of transactions was not committed");
         } else {
             count(&self.counters.groups, 1);
             self.counters.sizes.observe(f64::from(u32::try_from(group.jobs).unwrap_or(u32::MAX)));
             self.counters.seconds.observe(started.elapsed().as_secs_f64());
-            self.health.set(Health::Well);
+            self.health.set(StoreHealth::Well);
             if group.events > 0 {
                 match events::last_id(&self.db) {
                     Ok(id) => self.counters.last_event_id.store(id, Ordering::Release),
@@ -443,8 +443,8 @@ impl Writer {
             let _ = self.step("ROLLBACK");
         }
         let health = match &failed {
-            None => self.step(PROBE_END).as_ref().map_or(Health::Well, Health::after),
-            Some(error) => Health::after(error),
+            None => self.step(PROBE_END).as_ref().map_or(StoreHealth::Well, StoreHealth::after),
+            Some(error) => StoreHealth::after(error),
         };
         self.health.set(health);
     }

@@ -483,7 +483,7 @@ async fn tried_again(ends: bool) {
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    let due = Due { binding, end: 3 };
+    let due = DueBinding { binding, end: 3 };
     let park = |is_parked| {
         let at = conversation("c");
         store.write("park", move |tx| bindings::park(tx, &at, is_parked))
@@ -504,7 +504,7 @@ async fn tried_again(ends: bool) {
         assert!(["rejected", "uncertain"].contains(&states(&store).await[0].as_str()));
         let id = due.binding.binding_id;
         let binding = store.read("ended", move |db| bindings::get(db, id)).await.unwrap().unwrap();
-        pass.run(Due { binding, end: 3 }, None).await;
+        pass.run(DueBinding { binding, end: 3 }, None).await;
         assert_eq!(channel.texts(), Vec::<String>::new());
         return;
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn by_caller(id: &str, text: &str) -> Inbound {
-    Inbound { answer: inbox::Answer::ByCaller, ..message(id, text) }
+    Inbound { answer: inbox::ReplyRoute::ByCaller, ..message(id, text) }
 }
 
 async fn status(store: &Store) -> String {

@@ -219,7 +219,7 @@ impl Service for Fake {
         })
     }
 
-    fn circumstances(&self) -> Reply<'_, Circumstances> {
+    fn circumstances(&self) -> Reply<'_, SessionActivity> {
         Box::pin(async { Ok(self.store.read("circumstances", crate::store::levels::circumstances).await?) })
     }
 

@@ -7,7 +7,7 @@ use crate::store::backup::backup;
 use crate::store::inbox::{self, Inbound};
 use crate::store::restore::{finish, restore};
 use crate::store::schema::DB_FILE;
-use crate::store::{Durability, Health, SpawnTx, Store, StoreError, check, runs, salvage};
+use crate::store::{Durability, SpawnTx, Store, StoreError, StoreHealth, check, runs, salvage};
 use acp_shared::codes::Code;
 use rusqlite::Connection;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -149,8 +149,8 @@ async fn damage_that_a_write_meets_ends_all_writes_until_a_restart_and_no_reads(
     let met = touch("UPDATE acp_sessions SET updated_at = 0").await;
     assert!(matches!(met, Err(StoreError::Damaged { .. })), "{met:?}");
     let mut health = store.health();
-    assert_eq!(*health.borrow_and_update(), Health::Damaged);
-    let well = health.wait_for(|health| *health == Health::Well);
+    assert_eq!(*health.borrow_and_update(), StoreHealth::Damaged);
+    let well = health.wait_for(|health| *health == StoreHealth::Well);
     let well = tokio::time::timeout(Duration::from_secs(1), well).await;
     assert!(well.is_err(), "it does not heal by itself");
     let refused = touch(elsewhere).await;
@@ -227,10 +227,10 @@ async fn what_goes_to_a_file_that_was_taken_away_is_not_acknowledged() {
         let lost = store.write("lost", |tx| crate::store::meta::set(tx, "a", "2")).await;
         assert!(matches!(lost, Err(StoreError::Gone { .. })), "{name}: {lost:?}");
         let mut health = store.health();
-        assert_eq!(*health.borrow_and_update(), Health::Gone);
+        assert_eq!(*health.borrow_and_update(), StoreHealth::Gone);
         std::fs::rename(&aside, &path).unwrap();
         // Without any traffic.
-        health.wait_for(|health| *health == Health::Well).await.unwrap();
+        health.wait_for(|health| *health == StoreHealth::Well).await.unwrap();
         let kept = store.read("kept", |db| crate::store::meta::get(db, "a")).await.unwrap();
         assert_eq!(kept.as_deref(), Some("1"), "{name}");
         store.write("after", |tx| crate::store::meta::set(tx, "a", "3")).await.unwrap();
@@ -255,12 +255,12 @@ async fn a_full_database_takes_nothing_on_and_goes_on_when_there_is_room() {
     let lost = store.write("big", move |tx| crate::store::meta::set(tx, "big", &big)).await;
     assert!(matches!(lost, Err(StoreError::Full)), "{lost:?}");
     let mut health = store.health();
-    assert_eq!(*health.borrow_and_update(), Health::Full);
+    assert_eq!(*health.borrow_and_update(), StoreHealth::Full);
     let counts = store.counts();
     assert_eq!((counts.groups_lost, counts.rolled_back), (1, 1), "store_groups_lost and store_rollbacks");
     assert_eq!(store.read("big", |db| crate::store::meta::get(db, "big")).await.unwrap(), None);
     pages(1 << 30).await;
-    health.wait_for(|health| *health == Health::Well).await.unwrap();
+    health.wait_for(|health| *health == StoreHealth::Well).await.unwrap();
     store.close().await;
 }
 
