@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::core::ttl::{Expiry, Source, Subject, Windows};
 use crate::manager::Manager;
 use crate::store::Store;
-use crate::store::sessions::Mortal;
+use crate::store::sessions::ExpiringSession;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -54,9 +54,14 @@ pub(crate) async fn run(
 }
 
 /// Hands all due sessions to the manager. Returns the time of the next check.
-async fn expire_due(manager: &Manager, windows: Windows, clock: &Clock, mortals: Vec<Mortal>) -> Option<u64> {
+async fn expire_due(
+    manager: &Manager,
+    windows: Windows,
+    clock: &Clock,
+    mortals: Vec<ExpiringSession>,
+) -> Option<u64> {
     let mut next_ms = None;
-    for Mortal { session_key, subject } in mortals {
+    for ExpiringSession { session_key, subject } in mortals {
         // The agent's own timeout belongs to its actor, which knows if the agent is running.
         let Some(expiry) = windows.all(&subject).into_iter().find(|expiry| expiry.source != Source::Runtime)
         else {

@@ -8,7 +8,7 @@ use crate::http::answer::Refused;
 use crate::http::server::Bound;
 use crate::http::{Api, sessions};
 use crate::store::Store;
-use crate::store::rollback::{self, Note};
+use crate::store::rollback::{self, RollbackRecord};
 use crate::supervisor::{LinkStatus, Supervisor};
 use acp_shared::codes::Code;
 use acp_shared::protocol::Rollback;
@@ -68,7 +68,7 @@ async fn first_refusal(supervisor: &Supervisor) -> Option<Rollback> {
 pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
     let epoch = store.identity().epoch;
     let event_id = store.marks().await.map_or(0, |marks| marks.event_id);
-    let note = Note {
+    let note = RollbackRecord {
         epoch,
         event_id,
         known_epoch: rollback.epoch,
@@ -99,7 +99,7 @@ fn failure(text: String) -> Failure {
     Failure::new(Code::StoreUnavailable, text).detail(ROLLED_BACK).origin("gateway")
 }
 
-fn words(note: &Note, reason: &str) -> String {
+fn words(note: &RollbackRecord, reason: &str) -> String {
     format!(
         "The gateway refuses to serve: {reason}. The database here is at epoch {} and event {}, on \
          record are epoch {} and event {}. {} living agents are kept until {}; nothing is done meanwhile.",

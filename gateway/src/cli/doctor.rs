@@ -312,7 +312,7 @@ fn database(dir: &Path, answers: bool) -> Vec<Check> {
         }
         Ok(report) => {
             let broken = report.checks.into_iter().filter(|check| !check.broken.is_empty());
-            let text = |found: store_check::Finding| {
+            let text = |found: store_check::CheckFinding| {
                 format!(
                     "{} {}: {}; see `acp-gateway store check`",
                     found.name,

@@ -4,7 +4,7 @@
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
 use crate::error::Failure;
-use crate::store::check::{self, Report};
+use crate::store::check::{self, CheckReport};
 use crate::store::salvage::{self, Salvage};
 use crate::store::{StoreError, backup, restore, rollback};
 use acp_shared::codes::Code;
@@ -126,7 +126,7 @@ fn checked(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
     Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
 }
 
-fn people(report: &Report) -> String {
+fn people(report: &CheckReport) -> String {
     let rows = report.checks.iter().map(|check| {
         let found = if check.broken.is_empty() { String::new() } else { check.broken.join("; ") };
         let verdict = if check.broken.is_empty() { "ok" } else { "BROKEN" };
@@ -202,7 +202,7 @@ fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> CliResult {
 }
 
 fn accepted(dir: &Path, out: &mut Out) -> CliResult {
-    let rollback::Accepted { note, uncertain } = rollback::accept(dir).map_err(failed)?;
+    let rollback::AcceptedLoss { note, uncertain } = rollback::accept(dir).map_err(failed)?;
     let view = AcceptLossOutput {
         epoch: note.epoch,
         event_id: note.event_id,

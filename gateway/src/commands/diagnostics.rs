@@ -12,7 +12,7 @@ use crate::core::run::RunState;
 use crate::core::ttl::Expiry;
 use crate::core::when::utc;
 use crate::error::Failure;
-use crate::store::codec::Word as _;
+use crate::store::codec::SqlEnum as _;
 use crate::store::commands;
 use crate::store::levels::SessionActivity;
 use acp_shared::ids::SessionKey;

@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::Store;
-use crate::store::by_hand::{Hand, Pump};
+use crate::store::by_hand::{SimStore, SimWriter};
 use crate::supervisor::by_hand::Wire;
 use crate::tests::{lease_row, session_row, spawn};
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
@@ -27,7 +27,7 @@ const TURNS: usize = 200;
 
 struct Stage {
     store: Store,
-    pump: Pump,
+    pump: SimWriter,
     wire: Wire,
     lease_id: LeaseId,
     mailbox: mpsc::Sender<Envelope>,
@@ -44,7 +44,10 @@ async fn turns() {
 }
 
 /// Does what needs the store, and commits whatever is wanted meanwhile.
-async fn committed<T: Send + 'static>(pump: &mut Pump, work: impl Future<Output = T> + Send + 'static) -> T {
+async fn committed<T: Send + 'static>(
+    pump: &mut SimWriter,
+    work: impl Future<Output = T> + Send + 'static,
+) -> T {
     let work = tokio::spawn(work);
     while !work.is_finished() {
         turns().await;
@@ -56,7 +59,7 @@ async fn committed<T: Send + 'static>(pump: &mut Pump, work: impl Future<Output 
 
 impl Stage {
     /// An actor whose session wants a process that was not asked for yet; the supervisor is away.
-    async fn new(hand: &mut Hand) -> Self {
+    async fn new(hand: &mut SimStore) -> Self {
         crate::aside::by_hand::stay_here();
         let (store, mut pump) = hand.start();
         let (supervisor, wire) = Wire::new();
@@ -138,7 +141,7 @@ async fn intended(store: Store, key: SessionKey) -> LeaseId {
 /// it then took the refusal for the answer to that, the process that starts now would be nobody's.
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_connection_answered_is_no_news() {
-    let mut hand = Hand::new();
+    let mut hand = SimStore::new();
     let mut stage = Stage::new(&mut hand).await;
     stage.wire.up("supervisor");
     stage.goes_on().await;

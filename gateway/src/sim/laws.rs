@@ -7,7 +7,7 @@ use super::people::{self, Want, Wish};
 use super::shown;
 use super::stage::{Broken, Stage};
 use crate::error::Failure;
-use crate::store::by_hand::Pump;
+use crate::store::by_hand::SimWriter;
 use crate::store::check;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, SessionKey};
@@ -159,7 +159,7 @@ pub(super) fn of_refusal(wish: &mut Wish, failure: &Failure) -> Result<(), Broke
 }
 
 /// Runs the checks that hold after each step.
-pub(super) fn after(stage: &mut Stage<'_>, committed: bool, pump: &Pump) -> Result<(), Broken> {
+pub(super) fn after(stage: &mut Stage<'_>, committed: bool, pump: &SimWriter) -> Result<(), Broken> {
     broken("the supervisor complains", &stage.host.complaints.0)?;
     let twice = stage.host.minds.heard.iter().filter(|(_, count)| **count > 1);
     broken("an agent reads what it is told once", &twice.map(|(run, _)| run.clone()).collect::<Vec<_>>())?;

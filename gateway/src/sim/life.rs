@@ -20,7 +20,7 @@ use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::session_task::{Deps, Envelope, Lanes, Patience, Profiles, run};
 use crate::store::Store;
-use crate::store::by_hand::Pump;
+use crate::store::by_hand::SimWriter;
 use crate::supervisor::Supervisor;
 use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::AgentName;
@@ -66,7 +66,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Interfaces of a gateway: its pending operations wait here until the scheduler executes them.
 #[derive(Clone)]
 pub(super) struct Ports {
-    pub(super) pump: Arc<Mutex<Pump>>,
+    pub(super) pump: Arc<Mutex<SimWriter>>,
     pub(super) wire: Arc<Mutex<Wire>>,
     pub(super) room: Room,
     pub(super) answers: Answers,
@@ -84,7 +84,7 @@ pub(super) struct Pause {
 }
 
 impl Ports {
-    pub(super) fn new(pump: Pump, wire: Wire, room: Room) -> Self {
+    pub(super) fn new(pump: SimWriter, wire: Wire, room: Room) -> Self {
         Self {
             pump: Arc::new(Mutex::new(pump)),
             wire: Arc::new(Mutex::new(wire)),

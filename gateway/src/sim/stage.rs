@@ -15,7 +15,7 @@ use super::room::{Call, Room};
 use super::trouble::Trouble;
 use crate::config::load::Loaded;
 use crate::session_task::Envelope;
-use crate::store::by_hand::{Hand, Pump};
+use crate::store::by_hand::{SimStore, SimWriter};
 use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
@@ -70,7 +70,7 @@ pub(super) struct Broken(pub(super) String);
 
 /// State of one seed that outlives the gateway.
 pub(super) struct Stage<'a> {
-    pub(super) hand: &'a mut Hand,
+    pub(super) hand: &'a mut SimStore,
     config: &'a Loaded,
     pub(super) chance: Chance,
     pub(super) host: Host,
@@ -99,7 +99,7 @@ pub(super) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    pub(super) fn new(hand: &'a mut Hand, config: &'a Loaded, seed: u64, plant: Option<Plant>) -> Self {
+    pub(super) fn new(hand: &'a mut SimStore, config: &'a Loaded, seed: u64, plant: Option<Plant>) -> Self {
         hand.clear();
         laws::watch(hand.db());
         let mut chance = Chance::new(seed);
@@ -478,7 +478,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Commits the first `count` waiting transactions as one group, with the seeded bugs around it.
-    fn commit_first(&mut self, pump: &mut Pump, count: usize) {
+    fn commit_first(&mut self, pump: &mut SimWriter, count: usize) {
         let names: Vec<&'static str> = pump.waiting().take(count).collect();
         if let (Some(plant), Some(name)) = (self.plant, names.first()) {
             plant.before_commit(pump.db(), name);

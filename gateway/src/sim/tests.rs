@@ -16,7 +16,7 @@ use super::room::Room;
 use super::stage::{Broken, EFFECTS_MIN, Stage};
 use crate::aside;
 use crate::config::load::Loaded;
-use crate::store::by_hand::Hand;
+use crate::store::by_hand::SimStore;
 use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Reply, Request};
@@ -37,14 +37,14 @@ const LINES: usize = 20_000;
 
 /// State shared by all seeds.
 struct Theatre {
-    hand: Hand,
+    hand: SimStore,
     config: Loaded,
 }
 
 impl Theatre {
     fn new() -> Self {
         aside::by_hand::stay_here();
-        Self { hand: Hand::new(), config: life::config() }
+        Self { hand: SimStore::new(), config: life::config() }
     }
 
     fn play(&mut self, seed: u64, plant: Option<Plant>, aloud: bool) -> (Result<Tally, Broken>, Vec<String>) {

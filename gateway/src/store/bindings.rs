@@ -3,7 +3,7 @@
 use crate::core::binding::{AtStart, Stale, at_start};
 use crate::core::route::Target;
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, Verbosity};
-use crate::store::codec::{Int, Word, all, first, id, int, int_opt, run, word, word_opt};
+use crate::store::codec::{Int, SqlEnum, all, first, id, int, int_opt, run, word, word_opt};
 use crate::store::error::StoreError;
 use crate::store::{Tx, delivery, sessions, styles};
 use acp_shared::ids::{BindingId, SessionKey};
@@ -71,7 +71,7 @@ pub(crate) fn insert(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
             ":max_age_ms": row.max_age_ms.map(Int),
             ":metadata_json": row.metadata,
             ":end_reason": row.end_reason,
-            ":verbosity": row.verbosity.map(Word::word),
+            ":verbosity": row.verbosity.map(SqlEnum::word),
         },
     );
     match inserted {
@@ -207,7 +207,7 @@ pub(crate) fn set_verbosity(
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET verbosity = ?2 WHERE binding_key = ?1 AND status <> 'ended'";
     let BindingRow { binding_id, session_key, .. } = binding;
-    run(db, SQL, params![binding_id.to_string(), verbosity.map(Word::word)])?;
+    run(db, SQL, params![binding_id.to_string(), verbosity.map(SqlEnum::word)])?;
     styles::choose(db, *binding_id, session_key, verbosity)
 }
 

@@ -3,7 +3,7 @@
 use crate::core::project::actions::{About, Fate, amended};
 use crate::core::project::{PartKind, unchanged};
 use crate::core::rows::{BindingRow, ConversationRef};
-use crate::store::codec::{Int, Word as _, all, first, id, id_opt, int, json, run, to_json, word};
+use crate::store::codec::{Int, SqlEnum as _, all, first, id, id_opt, int, json, run, to_json, word};
 use crate::store::error::StoreError;
 use crate::store::{delivery, now_ms, permissions};
 use acp_shared::ids::{BindingId, SessionKey};

@@ -10,7 +10,7 @@ use crate::core::project::{self, Digest, Need, Part, PartKind, RunDigest, Style,
 use crate::core::rows::{BindingRow, ConversationRef};
 use crate::store::bindings;
 use crate::store::buttons::{self, ButtonMessage};
-use crate::store::codec::{Int, Word, all, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word};
+use crate::store::codec::{Int, SqlEnum, all, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word};
 use crate::store::error::StoreError;
 use crate::store::events;
 use crate::store::now_ms;
@@ -40,7 +40,7 @@ pub(crate) enum PartState {
     Rejected,
 }
 
-impl Word for PartState {
+impl SqlEnum for PartState {
     const ALL: &'static [Self] = &[Self::Planned, Self::Sending, Self::Sent, Self::Uncertain, Self::Rejected];
     fn word(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Word for PartState {
     }
 }
 
-impl Word for PartKind {
+impl SqlEnum for PartKind {
     const ALL: &'static [Self] = &PartKind::ALL;
     fn word(self) -> &'static str {
         self.as_str()

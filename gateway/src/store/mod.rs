@@ -51,7 +51,7 @@ pub(crate) use health::StoreHealth;
 pub(crate) use identity::GatewayIdentity;
 pub(crate) use schema::Durability;
 pub(crate) use tx::spawn::SpawnTx;
-pub(crate) use writer::{Counts, GroupBounds, Tx};
+pub(crate) use writer::{GroupBounds, Tx, WriterCounts};
 
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
@@ -65,8 +65,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, oneshot, watch};
-use watches::Watches;
-use writer::{Counters, Job, Message, Writer};
+use watches::CommitNotifier;
+use writer::{WriteJob, Writer, WriterCounters, WriterMessage};
 
 /// Maximum number of write transactions queued or running; further callers wait for a permit.
 const WRITES_MAX: usize = 1024;
@@ -82,11 +82,11 @@ struct Inner {
     dir: PathBuf,
     identity: GatewayIdentity,
     // An unbounded channel; the permits of `places` bound it.
-    queue: Sender<Message>,
+    queue: Sender<WriterMessage>,
     places: Arc<Semaphore>,
     readers: Readers,
-    watches: Arc<Watches>,
-    counters: Arc<Counters>,
+    watches: Arc<CommitNotifier>,
+    counters: Arc<WriterCounters>,
     health: HealthSender,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -121,8 +121,8 @@ impl Store {
         let place = DatabaseFiles::of(dir)?;
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();
-        let watches = Arc::new(Watches::default());
-        let counters = Arc::new(Counters::default());
+        let watches = Arc::new(CommitNotifier::default());
+        let counters = Arc::new(WriterCounters::default());
         let health = HealthSender::default();
         let writer = Writer {
             db,
@@ -214,8 +214,8 @@ impl Store {
     ) -> Result<T, StoreError> {
         let place = Arc::clone(&self.inner.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let (reply, answer) = oneshot::channel();
-        let job = Job::new(name, bytes, place, work, reply);
-        self.inner.queue.send(Message::Job(job)).map_err(|_| StoreError::Closed)?;
+        let job = WriteJob::new(name, bytes, place, work, reply);
+        self.inner.queue.send(WriterMessage::Job(job)).map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
@@ -258,12 +258,12 @@ impl Store {
     }
 
     /// Counters of the writer.
-    pub(crate) fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &WriterCounters {
         &self.inner.counters
     }
 
     /// Snapshot of the writer's counters.
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> WriterCounts {
         self.inner.counters.look()
     }
 
@@ -273,7 +273,7 @@ impl Store {
         self.inner.places.close();
         self.inner.readers.close().await;
         // The send fails if the writer has ended already.
-        drop(self.inner.queue.send(Message::Stop));
+        drop(self.inner.queue.send(WriterMessage::Stop));
         let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && !matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(())))

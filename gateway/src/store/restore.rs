@@ -12,7 +12,7 @@ use crate::core::effect::Write;
 use crate::core::event::EventKind;
 use crate::core::run::{RunEvent, RunState};
 use crate::error::Failure;
-use crate::store::backup::{Part, Progress, copy, sync, sync_dir};
+use crate::store::backup::{BackupProgress, TempFile, copy, sync, sync_dir};
 use crate::store::codec::{all, id};
 use crate::store::error::StoreError;
 use crate::store::inbox::{self, Outcome};
@@ -49,12 +49,12 @@ pub(crate) struct Restored {
 /// # Errors
 /// [`StoreError::Locked`] while a gateway runs; [`StoreError::NotABackup`], [`StoreError::Foreign`],
 /// [`StoreError::Newer`] for an unsuitable file; [`StoreError::Full`]. After an error nothing was changed.
-pub(crate) fn restore(dir: &Path, from: &Path, progress: Progress<'_>) -> Result<Restored, StoreError> {
+pub(crate) fn restore(dir: &Path, from: &Path, progress: BackupProgress<'_>) -> Result<Restored, StoreError> {
     let mut lock = StateLock::take(dir)?;
     finish(dir)?;
     let db = dir.join(DB_FILE);
     judge(from, &db)?;
-    let part = Part::beside(&db)?;
+    let part = TempFile::beside(&db)?;
     copy(from, &part.path, progress)?;
     let copied = schema::open_copy(&part.path)?;
     let uncertain = settle_unknown(&copied)?;

@@ -6,7 +6,7 @@ use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
 use crate::core::ttl::{BindingClock, Subject, Windows};
 use crate::store::codec::{
-    Int, Word, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
+    Int, SqlEnum, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
 };
 use crate::store::error::StoreError;
 use crate::store::{Store, bindings};
@@ -128,7 +128,7 @@ pub(crate) fn update(db: &Connection, row: &SessionRow) -> Result<(), StoreError
             ":cwd": row.cwd,
             ":label": row.label,
             ":state": row.state.word(),
-            ":ending": row.ending.map(Word::word),
+            ":ending": row.ending.map(SqlEnum::word),
             ":last_error": to_json_opt(row.last_error.as_ref())?,
             ":agent_session_id": row.agent_session_id,
             ":resumable": row.resumable,
@@ -196,7 +196,7 @@ pub(crate) fn check_caps(db: &Connection, Caps { sessions_max, account }: &Caps)
 
 /// Open session with the data for the caps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rest {
+pub(crate) struct SessionUsage {
     /// True if the session is not in use.
     pub(crate) asleep: bool,
     /// Channel and account of the session's first binding.
@@ -207,7 +207,7 @@ pub(crate) struct Rest {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<Rest>, StoreError> {
+pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<SessionUsage>, StoreError> {
     let sql = format!(
         "SELECT b.channel, b.account_id, NOT ({IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
          ON b.rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = s.session_key) \
@@ -216,7 +216,7 @@ pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<Rest>, St
     first(db, &sql, [key.as_str()], |row| {
         let channel: Option<String> = row.get("channel")?;
         let account = channel.zip(row.get::<_, Option<String>>("account_id")?);
-        Ok(Rest { asleep: row.get("asleep")?, account })
+        Ok(SessionUsage { asleep: row.get("asleep")?, account })
     })
 }
 
@@ -299,7 +299,7 @@ fn found(db: &Connection) -> Result<Vec<Found>, StoreError> {
 
 /// Session with a timeout, and the input for its deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mortal {
+pub(crate) struct ExpiringSession {
     /// Session key.
     pub(crate) session_key: SessionKey,
     /// Data that the deadline depends on.
@@ -332,7 +332,7 @@ pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subjec
 }
 
 /// Resting sessions with a timeout. Without configured timeouts, only those whose bindings have their own.
-fn mortals(db: &Connection, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
+fn mortals(db: &Connection, windows: Windows) -> Result<Vec<ExpiringSession>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
          acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
@@ -343,7 +343,7 @@ fn mortals(db: &Connection, windows: Windows) -> Result<Vec<Mortal>, StoreError>
     let mut out = Vec::with_capacity(rows.len());
     for row in rows {
         if let Some(subject) = subject(db, &row)? {
-            out.push(Mortal { session_key: row.session_key, subject });
+            out.push(ExpiringSession { session_key: row.session_key, subject });
         }
     }
     Ok(out)
@@ -379,7 +379,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn mortals(&self, windows: Windows) -> Result<Vec<Mortal>, StoreError> {
+    pub(crate) async fn mortals(&self, windows: Windows) -> Result<Vec<ExpiringSession>, StoreError> {
         self.read("mortals", move |db| mortals(db, windows)).await
     }
 
