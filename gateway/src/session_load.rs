@@ -6,7 +6,7 @@ use crate::core::link::Link;
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
 use crate::lookup::{Findings, Lookup};
-use crate::runtime::missing::MissingLink;
+use crate::runtime::missing::UnavailableMachine;
 use crate::session_task::Deps;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -38,7 +38,7 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
             Err(_) => (backend.link(None).map_err(unreadable)?, true),
         },
         // The session can still be closed; its profile refuses a start.
-        None => (Box::new(MissingLink::new(saved)), true),
+        None => (Box::new(UnavailableMachine::new(saved)), true),
     };
     // An agent that may no longer be started can still be read, cancelled and closed.
     let profile = match configured(deps, &snapshot.session) {

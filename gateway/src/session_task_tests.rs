@@ -309,10 +309,10 @@ impl crate::runtime::Runtime for Broken {
     fn link(
         &self,
         _: Option<&str>,
-    ) -> Result<Box<dyn crate::core::link::Link>, crate::runtime::LinkStateError> {
+    ) -> Result<Box<dyn crate::core::link::Link>, crate::runtime::MachineStateError> {
         Ok(Box::new(BrokenLink))
     }
-    fn health(&self) -> crate::runtime::Health {
+    fn health(&self) -> crate::runtime::BackendHealth {
         DirectRuntime::default().health()
     }
 }

@@ -1,7 +1,7 @@
 //! Extracts the fields that the client needs from JSON. Missing fields and fields of another type count as
 //! absent: no message is refused for unknown content.
 
-use super::state::{Abilities, Modes};
+use super::state::{AgentCapabilities, Modes};
 use crate::core::agent_settings::{AgentSettings, Choices, ConfigOption};
 use crate::core::files::Takes;
 use crate::core::jsonrpc::{Members, string};
@@ -99,7 +99,7 @@ fn on(value: Option<&Value>) -> bool {
 }
 
 /// Reads the capabilities from the result of `initialize`.
-pub(super) fn abilities(result: &Value) -> Abilities {
+pub(super) fn abilities(result: &Value) -> AgentCapabilities {
     let agent = result.get("agentCapabilities");
     let session = agent.and_then(|agent| agent.get("sessionCapabilities"));
     let of = |name: &str| on(session.and_then(|session| session.get(name)));
@@ -112,7 +112,7 @@ pub(super) fn abilities(result: &Value) -> Abilities {
     let steering = |holder: Option<&Value>| {
         holder.and_then(|holder| holder.pointer("/_meta/steering/supported")) == Some(&Value::Bool(true))
     };
-    Abilities {
+    AgentCapabilities {
         load: agent.and_then(|agent| agent.get("loadSession")) == Some(&Value::Bool(true)),
         resume: of("resume"),
         close: of("close"),

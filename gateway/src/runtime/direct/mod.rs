@@ -47,9 +47,9 @@ use crate::core::jsonrpc::{self, Message};
 use crate::core::link::{
     Answer, EnsureSession, Goodbye, LineFault, Link, LinkStep, Meaning, SetOption, Submit,
 };
-use crate::runtime::{Health, LinkStateError, Runtime};
+use crate::runtime::{BackendHealth, MachineStateError, Runtime};
 use acp_shared::ids::RunId;
-use state::{Phase, State};
+use state::{HandshakePhase, MachineState};
 
 /// Name of the backend.
 pub(crate) const ID: &str = "direct";
@@ -57,7 +57,7 @@ pub(crate) const ID: &str = "direct";
 /// Returns the reason why agents cannot be started; `None` if they can.
 type Outage = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Creates [`DirectLink`]s.
+/// Creates [`DirectMachine`]s.
 #[derive(Default)]
 pub(crate) struct DirectRuntime {
     outage: Option<Outage>,
@@ -81,32 +81,34 @@ impl Runtime for DirectRuntime {
         ID
     }
 
-    fn link(&self, saved: Option<&str>) -> Result<Box<dyn Link>, LinkStateError> {
-        Ok(Box::new(DirectLink::open(saved)?))
+    fn link(&self, saved: Option<&str>) -> Result<Box<dyn Link>, MachineStateError> {
+        Ok(Box::new(DirectMachine::open(saved)?))
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> BackendHealth {
         match self.outage.as_ref().and_then(|outage| outage()) {
-            Some(why) => Health { ok: false, details: format!("no agent can be started: {why}") },
-            None => Health { ok: true, details: "ACP v1 over the agent's standard streams".to_owned() },
+            Some(why) => BackendHealth { ok: false, details: format!("no agent can be started: {why}") },
+            None => {
+                BackendHealth { ok: true, details: "ACP v1 over the agent's standard streams".to_owned() }
+            }
         }
     }
 }
 
 /// ACP client of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DirectLink {
-    state: State,
+pub(crate) struct DirectMachine {
+    state: MachineState,
 }
 
-impl DirectLink {
+impl DirectMachine {
     /// Creates a fresh machine, or restores the one saved in `saved`. An empty text means a fresh one.
     ///
     /// # Errors
     /// `saved` was not written by this backend.
-    pub(crate) fn open(saved: Option<&str>) -> Result<Self, LinkStateError> {
+    pub(crate) fn open(saved: Option<&str>) -> Result<Self, MachineStateError> {
         let state = match saved {
-            None | Some("") => State::default(),
+            None | Some("") => MachineState::default(),
             Some(text) => serde_json::from_str(text)?,
         };
         Ok(Self { state })
@@ -160,7 +162,7 @@ fn control(bytes: Vec<u8>) -> LinkStep {
     LinkStep::Send { bytes, meaning: Meaning::Control }
 }
 
-impl Link for DirectLink {
+impl Link for DirectMachine {
     fn ensure_session(&mut self, input: &EnsureSession) -> Vec<LinkStep> {
         self.begin(input)
     }
@@ -170,7 +172,8 @@ impl Link for DirectLink {
     }
 
     fn stream(&mut self, at: u64, line: &[u8]) -> Vec<LinkStep> {
-        if line.iter().all(u8::is_ascii_whitespace) || matches!(self.state.phase, Phase::Idle | Phase::Failed)
+        if line.iter().all(u8::is_ascii_whitespace)
+            || matches!(self.state.phase, HandshakePhase::Idle | HandshakePhase::Failed)
         {
             return Vec::new();
         }
@@ -208,7 +211,7 @@ impl Link for DirectLink {
     }
 
     fn can_discard(&self) -> bool {
-        self.state.phase == Phase::Ready && self.state.abilities.delete
+        self.state.phase == HandshakePhase::Ready && self.state.abilities.delete
     }
 
     fn probe(&mut self) -> Vec<LinkStep> {
@@ -216,7 +219,7 @@ impl Link for DirectLink {
     }
 
     fn can_steer(&self) -> bool {
-        self.state.phase == Phase::Ready && self.state.turn.is_some() && self.state.abilities.steer
+        self.state.phase == HandshakePhase::Ready && self.state.turn.is_some() && self.state.abilities.steer
     }
 
     fn save(&self) -> String {

@@ -2,8 +2,8 @@
 //! `session/load`, then the mode and the options, one at a time. An old conversation is either resumed or the
 //! opening fails; it is never replaced by a new one.
 
-use super::state::{OptionWire, Phase, State, WantedSession};
-use super::{DirectLink, control, lens};
+use super::state::{HandshakePhase, MachineState, OptionFormat, WantedSession};
+use super::{DirectMachine, control, lens};
 use crate::core::agent_settings::{AgentSettings, Report};
 use crate::core::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
 use crate::core::link::{Asking, EnsureSession, LinkStep, SetOption};
@@ -24,10 +24,10 @@ fn fits(id: &str) -> bool {
     !id.is_empty() && id.len() <= SESSION_ID_BYTES_MAX
 }
 
-impl DirectLink {
+impl DirectMachine {
     pub(super) fn begin(&mut self, input: &EnsureSession) -> Vec<LinkStep> {
-        self.state = State {
-            phase: Phase::Initializing,
+        self.state = MachineState {
+            phase: HandshakePhase::Initializing,
             lease_id: Some(input.lease_id),
             wanted: Some(WantedSession {
                 cwd: input.cwd.clone(),
@@ -139,16 +139,16 @@ impl DirectLink {
         self.state.session_id.clone_from(&wanted.resume);
         let params = self.session_params(&wanted);
         if wanted.resume.is_none() {
-            self.state.phase = Phase::Creating;
+            self.state.phase = HandshakePhase::Creating;
             return self.ask_agent("new", "session/new", &params);
         }
         self.state.resumed = true;
         if self.state.abilities.resume {
-            self.state.phase = Phase::Resuming;
+            self.state.phase = HandshakePhase::Resuming;
             return self.ask_agent("resume", "session/resume", &params);
         }
         if self.state.abilities.load {
-            self.state.phase = Phase::Loading;
+            self.state.phase = HandshakePhase::Loading;
             return self.ask_agent("load", "session/load", &params);
         }
         let text = format!(
@@ -167,7 +167,7 @@ impl DirectLink {
             }
         };
         let result = lens::value(raw);
-        if self.state.phase == Phase::Creating {
+        if self.state.phase == HandshakePhase::Creating {
             let Some(id) = result.get("sessionId").and_then(Value::as_str).filter(|id| fits(id)) else {
                 let text = "The agent opened a session and gave it no usable id.";
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("NO_SESSION_ID"));
@@ -176,7 +176,7 @@ impl DirectLink {
         }
         self.state.modes = lens::modes(&result);
         let settings = lens::settings(&result);
-        self.state.wire = OptionWire::of(&settings);
+        self.state.wire = OptionFormat::of(&settings);
         // A resumed conversation without any report keeps the known settings.
         let is_silent = self.state.resumed && settings == AgentSettings::new();
         let mut steps = Vec::new();
@@ -190,13 +190,13 @@ impl DirectLink {
 
     fn refused(&mut self, error: &str) -> Vec<LinkStep> {
         let (code, message) = lens::error(error);
-        if self.needs_sign_in(code, &message) || self.state.phase == Phase::Creating {
+        if self.needs_sign_in(code, &message) || self.state.phase == HandshakePhase::Creating {
             return self.not_opened(error, "It refused to open a session.");
         }
         // Some agents advertise `session/resume` and only know how to load.
-        if self.state.phase == Phase::Resuming && self.state.abilities.load {
+        if self.state.phase == HandshakePhase::Resuming && self.state.abilities.load {
             self.state.abilities.resume &= code != METHOD_NOT_FOUND;
-            self.state.phase = Phase::Loading;
+            self.state.phase = HandshakePhase::Loading;
             let params = self.state.wanted.as_ref().map(|wanted| self.session_params(wanted));
             let params = params.unwrap_or_default();
             let mut steps =
@@ -244,7 +244,7 @@ impl DirectLink {
     }
 
     fn fail(&mut self, failure: Failure) -> Vec<LinkStep> {
-        self.state.phase = Phase::Failed;
+        self.state.phase = HandshakePhase::Failed;
         vec![LinkStep::Failed(failure)]
     }
 
@@ -298,11 +298,11 @@ impl DirectLink {
     /// Sends the next setting, or reports the session as open.
     fn next_setting(&mut self) -> Vec<LinkStep> {
         if let Some(option) = self.state.settings.front().cloned() {
-            self.state.phase = Phase::Setting;
+            self.state.phase = HandshakePhase::Setting;
             let (_, bytes) = self.option_request("setup", &option);
             return vec![control(bytes)];
         }
-        self.state.phase = Phase::Ready;
+        self.state.phase = HandshakePhase::Ready;
         self.state.wanted = None;
         let known = std::mem::take(&mut self.state.modes.known);
         let mut steps = Vec::new();

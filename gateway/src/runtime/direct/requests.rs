@@ -1,15 +1,15 @@
 //! Requests of the agent. A method that was offered to it becomes an [`Ask`]; everything else is answered at
 //! once, so that the agent never waits for a response that will not come.
 
-use super::state::{ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, OpenAsk};
-use super::{DirectLink, lens};
+use super::state::{ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, PendingAgentRequest};
+use super::{DirectMachine, lens};
 use crate::core::jsonrpc::{
     self, CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, METHOD_NOT_FOUND, Members, string,
 };
 use crate::core::link::{Answer, Ask, LinkStep, Meaning, Wanted};
 use crate::core::permission;
 
-impl DirectLink {
+impl DirectMachine {
     pub(super) fn asked(&mut self, at: u64, id: &str, method: &str, params: Option<&str>) -> Vec<LinkStep> {
         let offered = match method {
             "session/request_permission" => true,
@@ -67,7 +67,7 @@ impl DirectLink {
         };
         let permission = matches!(what, Wanted::Permission { .. });
         // The offset identifies the request: two with the same id are two requests.
-        self.state.asks.insert(at, OpenAsk { id: id.to_owned(), permission, bytes });
+        self.state.asks.insert(at, PendingAgentRequest { id: id.to_owned(), permission, bytes });
         let run_id = self.state.run_id();
         vec![LinkStep::Ask(Ask { at, run_id, method: method.to_owned(), params, what })]
     }

@@ -1,7 +1,7 @@
 //! The open session: prompt, steer, cancel, options, probe, close, and the responses to them.
 
-use super::state::{PENDING_MAX, Phase, Turn, booleans};
-use super::{DirectLink, control, lens};
+use super::state::{ActiveTurn, HandshakePhase, PENDING_MAX, booleans};
+use super::{DirectMachine, control, lens};
 use crate::core::agent_settings::{self, ConfigOption, MODEL_OPTION, Report};
 use crate::core::files;
 use crate::core::jsonrpc::{self, CANCELLED, string};
@@ -12,11 +12,11 @@ use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use serde_json::json;
 
-impl DirectLink {
+impl DirectMachine {
     pub(super) fn prompt(&mut self, input: &Submit) -> Vec<LinkStep> {
         let run_id = input.run_id;
         let (true, Some(session_id), None) =
-            (self.state.phase == Phase::Ready, &self.state.session_id, &self.state.turn)
+            (self.state.phase == HandshakePhase::Ready, &self.state.session_id, &self.state.turn)
         else {
             let failure = Failure::of(Code::Runtime).detail("LINK_NOT_READY").origin("gateway");
             return vec![LinkStep::TurnFailed { run_id, failure }];
@@ -25,7 +25,7 @@ impl DirectLink {
         let bytes = jsonrpc::request(&format!("prompt:{run_id}"), "session/prompt", &params.to_string());
         let mut steps: Vec<LinkStep> = self.flush_half().into_iter().collect();
         self.state.prompted = true;
-        self.state.turn = Some(Turn { run_id, cancelled: false, rejected: false });
+        self.state.turn = Some(ActiveTurn { run_id, cancelled: false, rejected: false });
         steps.push(LinkStep::Send { bytes, meaning: Meaning::Prompt { run_id } });
         steps
     }
@@ -37,7 +37,7 @@ impl DirectLink {
 
     pub(super) fn steer(&mut self, input: &Submit) -> Vec<LinkStep> {
         let run_id = input.run_id;
-        let running = self.state.turn.is_some() && self.state.phase == Phase::Ready;
+        let running = self.state.turn.is_some() && self.state.phase == HandshakePhase::Ready;
         if !running || !self.state.abilities.steer || self.state.steers.len() >= PENDING_MAX {
             return vec![LinkStep::Steered { run_id, taken: false }];
         }
@@ -70,7 +70,7 @@ impl DirectLink {
         if self.take_along(option) {
             return Vec::new();
         }
-        if self.state.phase != Phase::Ready || self.state.changes.len() >= PENDING_MAX {
+        if self.state.phase != HandshakePhase::Ready || self.state.changes.len() >= PENDING_MAX {
             let text = format!("The {option} was not asked for: the agent's session is not ready for it.");
             return vec![self.answered_option(option.clone(), false, text)];
         }
@@ -83,7 +83,13 @@ impl DirectLink {
     fn take_along(&mut self, option: &SetOption) -> bool {
         let state = &mut self.state;
         match (state.phase, &mut state.wanted) {
-            (Phase::Initializing | Phase::Creating | Phase::Resuming | Phase::Loading, Some(wanted)) => {
+            (
+                HandshakePhase::Initializing
+                | HandshakePhase::Creating
+                | HandshakePhase::Resuming
+                | HandshakePhase::Loading,
+                Some(wanted),
+            ) => {
                 match option.clone() {
                     SetOption::Mode(mode) => wanted.mode = Some(mode),
                     SetOption::Config { id, value } => {
@@ -94,7 +100,7 @@ impl DirectLink {
                 state.own.push(option.clone());
                 true
             }
-            (Phase::Setting, _) if state.settings.len() < PENDING_MAX => {
+            (HandshakePhase::Setting, _) if state.settings.len() < PENDING_MAX => {
                 state.settings.push_back(option.clone());
                 state.own.push(option.clone());
                 true
@@ -218,12 +224,13 @@ impl DirectLink {
     /// Reports the result of a change. Changes of an open session always come from a person.
     pub(super) fn answered_option(&mut self, option: SetOption, is_taken: bool, text: String) -> LinkStep {
         let asked = self.state.own.iter().position(|own| *own == option);
-        let is_own = asked.map(|at| self.state.own.remove(at)).is_some() || self.state.phase == Phase::Ready;
+        let is_own =
+            asked.map(|at| self.state.own.remove(at)).is_some() || self.state.phase == HandshakePhase::Ready;
         LinkStep::OptionAnswered { option, is_own, is_taken, text }
     }
 
     pub(super) fn ping(&mut self) -> Vec<LinkStep> {
-        if self.state.phase != Phase::Ready {
+        if self.state.phase != HandshakePhase::Ready {
             return Vec::new();
         }
         // No agent implements this method, so every living agent responds with an error.
@@ -240,7 +247,7 @@ impl DirectLink {
         self.state.goodbye = None;
         let abilities = self.state.abilities;
         let method = match goodbye {
-            _ if self.state.phase != Phase::Ready => return vec![LinkStep::Farewell],
+            _ if self.state.phase != HandshakePhase::Ready => return vec![LinkStep::Farewell],
             Goodbye::Discard if abilities.delete => "session/delete",
             Goodbye::Discard | Goodbye::Close if abilities.close => "session/close",
             Goodbye::Discard | Goodbye::Close => return vec![LinkStep::Farewell],
@@ -278,12 +285,14 @@ impl DirectLink {
             return orphan(raw, outcome);
         }
         match (what, phase) {
-            ("init", Phase::Initializing) => self.initialized(outcome),
-            ("new", Phase::Creating) | ("resume", Phase::Resuming) | ("load", Phase::Loading) => {
-                self.opened(outcome)
+            ("init", HandshakePhase::Initializing) => self.initialized(outcome),
+            ("new", HandshakePhase::Creating)
+            | ("resume", HandshakePhase::Resuming)
+            | ("load", HandshakePhase::Loading) => self.opened(outcome),
+            ("setup", HandshakePhase::Setting) if self.is_current_setting(number) => {
+                self.setting_done(outcome)
             }
-            ("setup", Phase::Setting) if self.is_current_setting(number) => self.setting_done(outcome),
-            ("set", Phase::Ready) => self.change_done(number, outcome, raw),
+            ("set", HandshakePhase::Ready) => self.change_done(number, outcome, raw),
             ("probe", _) => vec![LinkStep::Alive],
             ("close", _) => Self::farewell(outcome),
             _ => orphan(raw, outcome),

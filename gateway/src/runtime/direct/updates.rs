@@ -1,15 +1,15 @@
 //! Updates of the agent: each one is journaled as received, with the kind that determines how to read it.
 
 use super::halves::{MESSAGE, THOUGHT};
-use super::state::{Phase, booleans};
-use super::{DirectLink, lens};
+use super::state::{HandshakePhase, booleans};
+use super::{DirectMachine, lens};
 use crate::core::agent_settings::Report;
 use crate::core::event::EventKind;
 use crate::core::intake::AgentLine;
 use crate::core::jsonrpc::Members;
 use crate::core::link::LinkStep;
 
-impl DirectLink {
+impl DirectMachine {
     pub(super) fn notified(
         &mut self,
         method: &str,
@@ -65,7 +65,7 @@ impl DirectLink {
         if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
             steps.extend(self.approves_by_itself(&mode));
             self.state.modes.current = Some(lens::cut(&mode, 200));
-            if self.state.phase == Phase::Ready {
+            if self.state.phase == HandshakePhase::Ready {
                 steps.push(LinkStep::Asking(self.asking()));
             }
         }
