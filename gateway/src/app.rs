@@ -14,7 +14,7 @@ use crate::error::Failure;
 use crate::expiry;
 use crate::forget;
 use crate::http::console::{self, ConsoleApi};
-use crate::http::server::Bound;
+use crate::http::server::ApiListener;
 use crate::http::{Api, ApiLimits, router};
 use crate::inbound::Inlet;
 use crate::integrity;
@@ -97,7 +97,7 @@ pub(crate) async fn serve(
         store.close().await;
         return end;
     }
-    let bound = Bound::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
+    let bound = ApiListener::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     channels.push(Arc::new(Console::new(store.clone())));
     all.add(channels.iter().cloned());
     let bots = Bots::new(&live, all.clone(), stop.clone());

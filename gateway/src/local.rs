@@ -12,7 +12,7 @@ use crate::core::policy::{BindingWindows, Policy, Scope};
 use crate::core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::http::service::{Reply, Service};
+use crate::http::service::{Service, ServiceFuture};
 use crate::live::LiveConfig;
 use crate::lookup::look_up_soon;
 use crate::manager::{
@@ -60,7 +60,7 @@ pub(crate) struct Local {
 }
 
 impl Service for Local {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, Spawned> {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, Spawned> {
         Box::pin(self.manager.spawn(request, key))
     }
 
@@ -69,7 +69,7 @@ impl Service for Local {
         session: &'a SessionKey,
         request: PromptRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, PromptAccepted> {
+    ) -> ServiceFuture<'a, PromptAccepted> {
         Box::pin(self.manager.prompt(session, request, key))
     }
 
@@ -78,7 +78,7 @@ impl Service for Local {
         session: &'a SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, Cancelled> {
+    ) -> ServiceFuture<'a, Cancelled> {
         Box::pin(self.manager.cancel(session, run, key))
     }
 
@@ -88,7 +88,7 @@ impl Service for Local {
         run: RunId,
         change: QueuedChange,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueuedNow> {
+    ) -> ServiceFuture<'a, QueuedNow> {
         Box::pin(self.manager.queued(session, run, change, key))
     }
 
@@ -97,11 +97,15 @@ impl Service for Local {
         session: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> ServiceFuture<'a, SessionNow> {
         Box::pin(self.manager.close(session, request, key))
     }
 
-    fn new_conversation<'a>(&'a self, session: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionNow> {
+    fn new_conversation<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionNow> {
         Box::pin(self.manager.new_conversation(session, key))
     }
 
@@ -110,7 +114,7 @@ impl Service for Local {
         session: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionNow> {
+    ) -> ServiceFuture<'a, SessionNow> {
         Box::pin(self.manager.set(session, setting, key))
     }
 
@@ -121,7 +125,7 @@ impl Service for Local {
         option_id: &'a str,
         by: &'a str,
         key: IdempotencyKey,
-    ) -> Reply<'a, ()> {
+    ) -> ServiceFuture<'a, ()> {
         Box::pin(self.manager.answer_permission(session, permission_id, option_id, by, key))
     }
 
@@ -131,7 +135,7 @@ impl Service for Local {
         binding: Option<BindingId>,
         reason: String,
         key: IdempotencyKey,
-    ) -> Reply<'a, Vec<BindingRow>> {
+    ) -> ServiceFuture<'a, Vec<BindingRow>> {
         Box::pin(async move {
             self.session(session).await?;
             let bindings =
@@ -157,37 +161,37 @@ impl Service for Local {
         })
     }
 
-    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
         Box::pin(async move {
             let found = self.store.session(session.clone()).await?;
             found.ok_or_else(|| Failure::of(Code::NoSession))
         })
     }
 
-    fn expiry<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
+    fn expiry<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
         Box::pin(async move {
             let subject = self.store.subject(session.clone()).await?;
             Ok(subject.and_then(|subject| self.live.windows().effective(&subject)))
         })
     }
 
-    fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>> {
+    fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: u64::from(limit) };
         Box::pin(async move { Ok(self.store.sessions(filter).await?) })
     }
 
-    fn circumstances(&self) -> Reply<'_, SessionActivity> {
+    fn circumstances(&self) -> ServiceFuture<'_, SessionActivity> {
         Box::pin(async move { Ok(self.store.read("circumstances", levels::circumstances).await?) })
     }
 
-    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>> {
+    fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {
         Box::pin(async move {
             let found = self.store.run(run).await?;
             Ok(found.filter(|row| row.session_key == *session))
         })
     }
 
-    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>> {
         Box::pin(async move {
             let mut rows = self.store.runs(session.clone(), u64::from(limit)).await?;
             rows.reverse();
@@ -195,7 +199,7 @@ impl Service for Local {
         })
     }
 
-    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
         Box::pin(async move { Ok(self.store.pending_permissions(session.clone()).await?) })
     }
 
@@ -205,13 +209,13 @@ impl Service for Local {
         after: u64,
         limit: u32,
         bytes_max: usize,
-    ) -> Reply<'a, Vec<EventRow>> {
+    ) -> ServiceFuture<'a, Vec<EventRow>> {
         Box::pin(async move {
             Ok(self.store.events_after(session.clone(), after, u64::from(limit), bytes_max).await?)
         })
     }
 
-    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> Reply<'a, LogPiece> {
+    fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
         let (session_key, bytes_max) = (session.clone(), OUTPUT_BYTES_MAX as u64);
         Box::pin(async move {
             let unavailable =
@@ -252,7 +256,7 @@ impl Service for Local {
         !backends.is_empty() && backends.iter().all(|backend| backend.ok)
     }
 
-    fn status(&self) -> Reply<'_, StatusView> {
+    fn status(&self) -> ServiceFuture<'_, StatusView> {
         Box::pin(async move {
             let mut status = self.status_now();
             match self.store_now().await {
@@ -263,7 +267,7 @@ impl Service for Local {
         })
     }
 
-    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
         Box::pin(async move {
             let found = look_up_soon(&self.supervisor, &self.agents.lookup_all()).await?;
             Ok(self.agents.list(&found))

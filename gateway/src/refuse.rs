@@ -4,8 +4,8 @@
 
 use crate::core::when::utc;
 use crate::error::Failure;
-use crate::http::answer::Refused;
-use crate::http::server::Bound;
+use crate::http::answer::ApiError;
+use crate::http::server::ApiListener;
 use crate::http::{Api, sessions};
 use crate::store::Store;
 use crate::store::rollback::{self, RollbackRecord};
@@ -125,9 +125,9 @@ pub(crate) async fn answer(
     let (ending, limits) = (api.ending.child_token(), api.limits);
     let routes = Router::new()
         .route("/v1/status", get(sessions::status))
-        .fallback(move || std::future::ready(Refused::from(failure.clone())))
+        .fallback(move || std::future::ready(ApiError::from(failure.clone())))
         .with_state(api);
-    let serving = tokio::spawn(Bound::bind(socket)?.serve(routes, limits, ending.clone()));
+    let serving = tokio::spawn(ApiListener::bind(socket)?.serve(routes, limits, ending.clone()));
     let mut status = supervisor.status();
     tokio::select! {
         _ = status.wait_for(|status| matches!(status, LinkStatus::Up { .. })) => {}

@@ -11,7 +11,7 @@ use crate::cli::{GlobalArgs, inside, usage};
 use crate::client::{Client, Events, Wanted, encode};
 use crate::core::request::Spawned;
 use crate::error::Failure;
-use crate::http::console::{ConversationView, Said, Say};
+use crate::http::console::{ConsoleMessageBody, ConsoleMessageResponse, ConversationView};
 use crate::store::inbox::Outcome as Came;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
@@ -230,9 +230,13 @@ impl Chat<'_> {
     /// Sends a message to the conversation; retried under the same id until a response arrives.
     async fn say(&mut self, text: &str) -> CliResult {
         let key = IdempotencyKey::mint();
-        let body = Say { text: text.to_owned(), message_id: Some(key.as_str().to_owned()), author: None };
+        let body = ConsoleMessageBody {
+            text: text.to_owned(),
+            message_id: Some(key.as_str().to_owned()),
+            author: None,
+        };
         let path = format!("/v1/console/conversations/{}/messages", encode(&self.conversation));
-        let said: Said = match self.client.post(&path, &body, &key).await {
+        let said: ConsoleMessageResponse = match self.client.post(&path, &body, &key).await {
             Ok(said) => said,
             // A request refused by a running gateway does not end the chat.
             Err(failure) if self.is_terminal && failure.code != Code::GatewayUnavailable => {

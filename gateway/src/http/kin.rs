@@ -15,7 +15,7 @@ const SUPERVISOR: &str = "acp-supervisor";
 
 /// Process in an ancestry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Forebear {
+pub(crate) struct ProcessInfo {
     /// Process id of the parent.
     parent: i32,
     /// Process name as stored by the kernel.
@@ -25,16 +25,16 @@ pub(crate) struct Forebear {
 }
 
 /// Source of process information.
-pub(crate) trait Line {
+pub(crate) trait ProcessTable {
     /// Returns a process, if it exists.
-    fn look(&self, pid: i32) -> Option<Forebear>;
+    fn look(&self, pid: i32) -> Option<ProcessInfo>;
 }
 
 /// Process information from `/proc`.
-pub(crate) struct Proc;
+pub(crate) struct ProcFs;
 
-impl Line for Proc {
-    fn look(&self, pid: i32) -> Option<Forebear> {
+impl ProcessTable for ProcFs {
+    fn look(&self, pid: i32) -> Option<ProcessInfo> {
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
         // The name may contain any character, including parentheses; it ends at the last one.
@@ -42,7 +42,7 @@ impl Line for Proc {
         let parent = tail.split_ascii_whitespace().nth(1)?.parse().ok()?;
         let name = head.split_once('(').map(|(_, name)| name.to_owned())?;
         let environ = std::fs::read(format!("/proc/{pid}/environ")).ok();
-        Some(Forebear { parent, name, marked: environ.map(|bytes| names_a_lease(&bytes)) })
+        Some(ProcessInfo { parent, name, marked: environ.map(|bytes| names_a_lease(&bytes)) })
     }
 }
 
@@ -54,7 +54,7 @@ fn names_a_lease(environ: &[u8]) -> bool {
 }
 
 /// Returns this process and its ancestors, whose properties a peer may share without being an agent.
-pub(crate) fn own_line(line: &impl Line) -> HashSet<i32> {
+pub(crate) fn own_line(line: &impl ProcessTable) -> HashSet<i32> {
     let mut own = HashSet::new();
     let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
     while pid > 0 && own.insert(pid) {
@@ -64,11 +64,11 @@ pub(crate) fn own_line(line: &impl Line) -> HashSet<i32> {
 }
 
 /// True if a process descends from a lease, or if its ancestry cannot be determined.
-pub(crate) fn is_an_agents(line: &impl Line, own: &HashSet<i32>, pid: i32) -> bool {
+pub(crate) fn is_an_agents(line: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> bool {
     (0..TRIES_MAX).find_map(|_| follow(line, own, pid)).unwrap_or(true)
 }
 
-fn follow(line: &impl Line, own: &HashSet<i32>, pid: i32) -> Option<bool> {
+fn follow(line: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<bool> {
     let mut at = pid;
     for _ in 0..GENERATIONS_MAX {
         if at <= 1 || own.contains(&at) {
@@ -106,17 +106,17 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    struct Fake(HashMap<i32, Forebear>);
+    struct Fake(HashMap<i32, ProcessInfo>);
 
-    impl Line for Fake {
-        fn look(&self, pid: i32) -> Option<Forebear> {
+    impl ProcessTable for Fake {
+        fn look(&self, pid: i32) -> Option<ProcessInfo> {
             self.0.get(&pid).cloned()
         }
     }
 
     #[test]
     fn who_comes_out_of_a_tree() {
-        let p = |parent, name: &str, marked| Forebear { parent, name: name.into(), marked };
+        let p = |parent, name: &str, marked| ProcessInfo { parent, name: name.into(), marked };
         let line = Fake(HashMap::from([
             (10, p(1, "sshd", None)),
             (11, p(10, "bash", Some(false))),
@@ -169,9 +169,9 @@ mod tests {
 
     #[test]
     fn this_process_is_nobodys_agent_to_itself() {
-        let own = own_line(&Proc);
+        let own = own_line(&ProcFs);
         let me = i32::try_from(std::process::id()).unwrap();
         assert!(own.contains(&me));
-        assert!(!is_an_agents(&Proc, &own, me));
+        assert!(!is_an_agents(&ProcFs, &own, me));
     }
 }

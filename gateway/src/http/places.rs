@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 const STREAM_QUARTERS: usize = 3;
 
 #[derive(Debug)]
-struct Entry {
+struct SlotEntry {
     id: u64,
     /// True while a request is being handled.
     is_busy: bool,
@@ -18,34 +18,34 @@ struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct SlotTable {
     last_id: u64,
     /// Connections that serve requests or wait for one, the least recently active first.
-    short: Vec<Entry>,
+    short: Vec<SlotEntry>,
     streams: HashSet<u64>,
 }
 
 /// Places of all connections.
 #[derive(Debug, Clone)]
-pub(crate) struct Places {
-    table: Arc<Mutex<Table>>,
+pub(crate) struct ConnectionSlots {
+    table: Arc<Mutex<SlotTable>>,
     max: usize,
 }
 
 /// Place of one connection, released on drop.
 #[derive(Debug)]
-pub(crate) struct ConnectionPlace {
-    places: Places,
+pub(crate) struct ConnectionSlot {
+    places: ConnectionSlots,
     id: u64,
     end: CancellationToken,
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(crate) fn new(max: usize) -> Self {
         Self { table: Arc::default(), max: max.max(4) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,7 +56,7 @@ impl Places {
 
     /// Takes a place for a new connection. Returns true if another connection was closed for it: the least
     /// recently active one without a request, otherwise the least recently active one.
-    pub(crate) fn take(&self) -> (Arc<ConnectionPlace>, bool) {
+    pub(crate) fn take(&self) -> (Arc<ConnectionSlot>, bool) {
         let mut table = self.table();
         let is_full = table.short.len() + table.streams.len() >= self.max;
         if is_full {
@@ -68,13 +68,13 @@ impl Places {
         }
         table.last_id += 1;
         let (id, end) = (table.last_id, CancellationToken::new());
-        table.short.push(Entry { id, is_busy: false, end: end.clone() });
+        table.short.push(SlotEntry { id, is_busy: false, end: end.clone() });
         drop(table);
-        (Arc::new(ConnectionPlace { places: self.clone(), id, end }), is_full)
+        (Arc::new(ConnectionSlot { places: self.clone(), id, end }), is_full)
     }
 }
 
-impl ConnectionPlace {
+impl ConnectionSlot {
     /// Cancelled when the connection must be closed to free its place.
     pub(crate) const fn end(&self) -> &CancellationToken {
         &self.end
@@ -93,7 +93,7 @@ impl ConnectionPlace {
     fn moved(&self, is_busy: bool) {
         let mut table = self.places.table();
         table.remove(self.id);
-        table.short.push(Entry { id: self.id, is_busy, end: self.end.clone() });
+        table.short.push(SlotEntry { id: self.id, is_busy, end: self.end.clone() });
     }
 
     /// Counts the connection as a stream. Returns false if the maximum of streams is reached.
@@ -108,13 +108,13 @@ impl ConnectionPlace {
     }
 }
 
-impl Drop for ConnectionPlace {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.places.table().remove(self.id);
     }
 }
 
-impl Table {
+impl SlotTable {
     fn remove(&mut self, id: u64) {
         self.short.retain(|entry| entry.id != id);
         self.streams.remove(&id);
@@ -125,13 +125,13 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn is_ended(place: &ConnectionPlace) -> bool {
+    fn is_ended(place: &ConnectionSlot) -> bool {
         place.end().is_cancelled()
     }
 
     #[test]
     fn new_connection_ends_least_recently_active_idle_one() {
-        let places = Places::new(4);
+        let places = ConnectionSlots::new(4);
         let held: Vec<_> = (0..4).map(|_| places.take().0).collect();
         held[0].begin();
         held[1].begin();
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn streams_leave_a_quarter_of_the_places() {
-        let places = Places::new(8);
+        let places = ConnectionSlots::new(8);
         let held: Vec<_> = (0..6).map(|_| places.take().0).collect();
         assert!(held.iter().all(|place| place.stream()));
         let more: Vec<_> = (0..2).map(|_| places.take()).collect();
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn place_is_given_back() {
-        let places = Places::new(4);
+        let places = ConnectionSlots::new(4);
         for _ in 0..100 {
             let (place, displaced) = places.take();
             assert!(!displaced);

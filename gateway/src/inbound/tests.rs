@@ -12,7 +12,7 @@ use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
 use crate::core::told::told;
 use crate::core::ttl::Expiry;
-use crate::http::service::Reply;
+use crate::http::service::ServiceFuture;
 use crate::manager::{Cancelled, PromptAccepted, SessionNow, SpawnRequest, Spawned};
 use crate::store::levels::SessionActivity;
 use crate::store::sessions::SessionFilter;

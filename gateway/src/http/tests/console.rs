@@ -4,7 +4,10 @@ use super::*;
 use crate::channel::console::Console;
 use crate::channel::{Channel, Channels, EditOutcome, Outgoing, SendOutcome};
 use crate::core::project::PartKind;
-use crate::http::console::{ConsoleApi, ConversationView, MessagesPage, Said, Say, router as console_router};
+use crate::http::console::{
+    ConsoleApi, ConsoleMessageBody, ConsoleMessageResponse, ConversationView, MessagesPage,
+    router as console_router,
+};
 use crate::inbound::Inlet;
 use crate::store::Store;
 use crate::store::console::{NewConsoleMessage, insert};
@@ -40,7 +43,7 @@ impl House {
             store: store.clone(),
         };
         let routes = router(api.clone()).merge(console_router(api, console));
-        let bound = Bound::bind(&dir.join(SOCKET)).unwrap();
+        let bound = ApiListener::bind(&dir.join(SOCKET)).unwrap();
         let serving = tokio::spawn(bound.serve(routes, LIMITS, ending.clone()));
         Server { ending, serving }
     }
@@ -50,8 +53,9 @@ impl House {
     }
 
     /// Sends a message, each time with a new idempotency key.
-    async fn say(&self, to: &str, text: &str, id: &str) -> Result<Said, Failure> {
-        let body = Say { text: text.to_owned(), message_id: Some(id.to_owned()), author: None };
+    async fn say(&self, to: &str, text: &str, id: &str) -> Result<ConsoleMessageResponse, Failure> {
+        let body =
+            ConsoleMessageBody { text: text.to_owned(), message_id: Some(id.to_owned()), author: None };
         self.client().post(&messages_of(to), &body, &IdempotencyKey::mint()).await
     }
 
@@ -154,8 +158,10 @@ async fn what_is_said_under_one_message_id_is_said_once() {
     // Without a message id, the idempotency key is used.
     let key = IdempotencyKey::parse("k1").unwrap();
     let body = json!({"text": "again", "author": "ann"});
-    let first: Said = house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
-    let second: Said = house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
+    let first: ConsoleMessageResponse =
+        house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
+    let second: ConsoleMessageResponse =
+        house.client().post(&messages_of("bound"), &body, &key).await.unwrap();
     assert_eq!((first.message_id.as_str(), &first), ("k1", &second));
     assert_eq!(house.fake.asked.lock().unwrap().len(), 2);
     // The same id in another conversation is another message.
@@ -173,7 +179,7 @@ async fn many_at_once_under_one_message_id_are_one() {
     let house = House::new().await;
     let said = futures_util::future::join_all((0..4).map(|_| house.say("bound", "hello", "m"))).await;
     // All accepted requests got the same response.
-    let answers: Vec<Said> = said.into_iter().filter_map(Result::ok).collect();
+    let answers: Vec<ConsoleMessageResponse> = said.into_iter().filter_map(Result::ok).collect();
     assert!(!answers.is_empty() && answers.iter().all(|said| *said == answers[0]), "{answers:?}");
     assert_eq!(house.fake.asked.lock().unwrap().len(), 1);
     assert_eq!(house.shown("bound").await.len(), 1);
