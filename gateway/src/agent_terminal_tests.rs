@@ -69,7 +69,7 @@ impl Fake {
     }
 }
 
-impl Supervise for Arc<Fake> {
+impl SupervisorCalls for Arc<Fake> {
     fn is_connected(&self) -> bool {
         !self.is_away()
     }

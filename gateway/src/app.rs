@@ -2,12 +2,12 @@
 
 use crate::agents::Agents;
 use crate::api::SOCKET;
-use crate::bots::Bots;
+use crate::bots::DiscordAccounts;
 use crate::channel::console::Console;
 use crate::channel::{Channel, Channels, Inbox};
 use crate::clock::Clock;
-use crate::config::load::Loaded;
-use crate::config::reload::Changes;
+use crate::config::load::LoadedConfig;
+use crate::config::reload::ReloadChanges;
 use crate::config::{self, Config, StoreKind, unused};
 use crate::delivery;
 use crate::error::Failure;
@@ -19,7 +19,7 @@ use crate::http::{Api, ApiLimits, router};
 use crate::inbound::Inlet;
 use crate::integrity;
 use crate::live::LiveConfig;
-use crate::local::Local;
+use crate::local::GatewayService;
 use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::refuse;
@@ -46,11 +46,11 @@ const ROOM_MS: u64 = 500;
 
 /// Start parameters of a gateway.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct StartOptions {
     /// State directory; created if missing.
     pub(crate) state_dir: PathBuf,
     /// Configuration.
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedConfig,
     /// Reload of the configuration on SIGHUP; with `None`, SIGHUP ends the service.
     pub(crate) reload: Option<Reload>,
     /// Socket of the supervisor.
@@ -64,7 +64,7 @@ pub(crate) struct Settings {
 
 /// Sent once the gateway accepts work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ready {
+pub(crate) struct GatewayReady {
     /// Its pid.
     pub(crate) pid: u32,
     /// Path of the local API's socket.
@@ -77,10 +77,10 @@ pub(crate) struct Ready {
 /// # Errors
 /// The state directory is in use, is a copy, or cannot be opened; the socket cannot be bound.
 pub(crate) async fn serve(
-    settings: Settings,
+    settings: StartOptions,
     mut channels: Vec<Arc<dyn Channel>>,
-    mut signals: Signals,
-    on_ready: impl FnOnce(Ready) + Send,
+    mut signals: ServiceSignals,
+    on_ready: impl FnOnce(GatewayReady) + Send,
 ) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let live = LiveConfig::new(settings.loaded.clone());
@@ -100,7 +100,7 @@ pub(crate) async fn serve(
     let bound = ApiListener::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
     channels.push(Arc::new(Console::new(store.clone())));
     all.add(channels.iter().cloned());
-    let bots = Bots::new(&live, all.clone(), stop.clone());
+    let bots = DiscordAccounts::new(&live, all.clone(), stop.clone());
     let metrics = service.metrics.clone();
     let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let supervisor = service.supervisor.clone();
@@ -128,7 +128,8 @@ pub(crate) async fn serve(
         tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
-    let ended = until_end(&service, signals, || on_ready(Ready { pid: std::process::id(), socket })).await;
+    let ended =
+        until_end(&service, signals, || on_ready(GatewayReady { pid: std::process::id(), socket })).await;
     tracing::info!("gateway is ending");
     stop.cancel();
     manager.stopped().await;
@@ -149,8 +150,8 @@ pub(crate) async fn serve(
 
 /// Serves until a signal arrives, or the supervisor refuses this gateway as rolled back.
 async fn until_end(
-    service: &Local,
-    mut signals: Signals,
+    service: &GatewayService,
+    mut signals: ServiceSignals,
     on_ready: impl FnOnce() + Send,
 ) -> Result<(), Failure> {
     let served = async {
@@ -172,10 +173,10 @@ async fn until_end(
 /// Refuses to serve while the supervisor refuses this gateway as rolled back. Returns the gateway's exit
 /// result if the gateway must end.
 async fn refuse_to_serve(
-    service: &Local,
+    service: &GatewayService,
     api: &Api,
     (socket, stays): (&Path, bool),
-    signals: &mut Signals,
+    signals: &mut ServiceSignals,
 ) -> Option<Result<(), Failure>> {
     let (store, supervisor) = (&service.store, &service.supervisor);
     tokio::spawn(refuse::settle(store.clone(), supervisor.clone(), api.ending.clone()));
@@ -207,13 +208,13 @@ async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
 
 /// Spawns the background tasks. Returns, by name, the tasks that shutdown waits for.
 pub(crate) fn in_background(
-    service: &Local,
+    service: &GatewayService,
     inlet: Inlet,
     channels: Channels,
     clock: Clock,
     stop: &CancellationToken,
 ) -> Vec<(&'static str, JoinHandle<()>)> {
-    let Local { manager, store, supervisor, metrics, live, .. } = service;
+    let GatewayService { manager, store, supervisor, metrics, live, .. } = service;
     tokio::spawn(integrity::watch(store.clone(), metrics.clone(), stop.clone()));
     tokio::spawn(strays::run(store.clone(), supervisor.clone(), stop.clone()));
     let windows = live.clone();
@@ -245,7 +246,7 @@ async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: Cancella
 async fn open_with_room(
     state_dir: &Path,
     config: &Config,
-    signals: &mut Signals,
+    signals: &mut ServiceSignals,
 ) -> Result<Option<Store>, Failure> {
     let mut waits = false;
     loop {
@@ -300,12 +301,12 @@ fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
 }
 
 fn start(
-    settings: &Settings,
+    settings: &StartOptions,
     live: &LiveConfig,
     (store, channels): (&Store, &Channels),
     clock: Clock,
     stop: &CancellationToken,
-) -> Result<Local, Failure> {
+) -> Result<GatewayService, Failure> {
     let identity = store.identity();
     let home = StateDirLocation::of(&settings.state_dir).map_err(Failure::from)?;
     let role = Role::Gateway {
@@ -335,7 +336,7 @@ fn start(
         stop: stop.clone(),
     };
     let manager = Arc::new(Manager::new(deps, identity.instance_id));
-    Ok(Local {
+    Ok(GatewayService {
         manager,
         metrics,
         store: store.clone(),
@@ -367,15 +368,15 @@ fn marks_of(store: &Store) -> ReadMarks {
     })
 }
 
-type ReadAnew = dyn Fn() -> Result<Loaded, Failure> + Send + Sync;
-type SetLogLevel = dyn Fn(&str) -> Result<(), Failure> + Send + Sync;
+type ReadConfigFn = dyn Fn() -> Result<LoadedConfig, Failure> + Send + Sync;
+type SetLogLevelFn = dyn Fn(&str) -> Result<(), Failure> + Send + Sync;
 
 /// Steps of a configuration reload.
 pub(crate) struct Reload {
     /// Reads the configuration from the sources of the start.
-    pub(crate) read: Box<ReadAnew>,
+    pub(crate) read: Box<ReadConfigFn>,
     /// Applies the new log level.
-    pub(crate) log_level: Box<SetLogLevel>,
+    pub(crate) log_level: Box<SetLogLevelFn>,
 }
 
 impl std::fmt::Debug for Reload {
@@ -406,7 +407,7 @@ async fn reloads(how: Reload, mut asked: Signal, live: LiveConfig, stop: Cancell
     }
 }
 
-fn reload(how: &Reload, live: &LiveConfig) -> Result<Changes, Failure> {
+fn reload(how: &Reload, live: &LiveConfig) -> Result<ReloadChanges, Failure> {
     let next = (how.read)()?;
     let notes = unused::set(&next.sources);
     (how.log_level)(&next.config.log.level)?;
@@ -419,7 +420,7 @@ fn reload(how: &Reload, live: &LiveConfig) -> Result<Changes, Failure> {
     Ok(changes)
 }
 
-fn tell(changes: &Changes) {
+fn tell(changes: &ReloadChanges) {
     let list = |keys: &[String]| keys.join(", ");
     if changes.applied.is_empty() {
         tracing::info!("configuration read anew: nothing changed that a running gateway takes on");
@@ -474,7 +475,7 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Signals that a service handles.
-pub(crate) struct Signals {
+pub(crate) struct ServiceSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Option<Signal>,
@@ -484,19 +485,19 @@ pub(crate) struct Signals {
 
 /// Meaning of SIGHUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hangup {
+pub(crate) enum SighupAction {
     /// The terminal is gone: end the service.
     Ends,
     /// Reload the configuration.
     Reloads,
 }
 
-impl Signals {
+impl ServiceSignals {
     /// Registers the handlers; from now on these signals no longer end the process by default.
     ///
     /// # Errors
     /// The handlers cannot be installed.
-    pub(crate) fn listen(hangup: Hangup) -> Result<Self, Failure> {
+    pub(crate) fn listen(hangup: SighupAction) -> Result<Self, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
                 Failure::new(Code::Runtime, format!("Cannot listen for signals: {error}")).origin("gateway")
@@ -504,8 +505,8 @@ impl Signals {
         };
         let heard = Some(listen(SignalKind::hangup())?);
         let (hangup, reload) = match hangup {
-            Hangup::Ends => (heard, None),
-            Hangup::Reloads => (None, heard),
+            SighupAction::Ends => (heard, None),
+            SighupAction::Reloads => (None, heard),
         };
         let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         Ok(Self { terminate, interrupt, hangup, reload })

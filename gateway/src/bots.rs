@@ -4,7 +4,7 @@
 
 use crate::channel::discord::{DISCORD, Discord, Settings};
 use crate::channel::{Channel, Channels, Inbox};
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::config::{self, Config};
 use crate::live::LiveConfig;
 use std::collections::BTreeMap;
@@ -13,17 +13,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Settings of every configured account, or the reason why the account cannot be served.
-type Wanted = BTreeMap<String, Result<Settings, String>>;
+type DesiredAccounts = BTreeMap<String, Result<Settings, String>>;
 
 /// Running bots, kept in line with the live configuration.
-pub(crate) struct Bots {
+pub(crate) struct DiscordAccounts {
     channels: Channels,
-    changes: watch::Receiver<Arc<Loaded>>,
+    changes: watch::Receiver<Arc<LoadedConfig>>,
     stop: CancellationToken,
-    bots: BTreeMap<String, Bot>,
+    bots: BTreeMap<String, RunningAccount>,
 }
 
-struct Bot {
+struct RunningAccount {
     adapter: Discord,
     /// The adapter as it is registered.
     channel: Arc<dyn Channel>,
@@ -31,8 +31,8 @@ struct Bot {
     is_heard: bool,
 }
 
-impl Bots {
-    /// Starts the bots of the configuration. Incoming events are read only once [`Bots::serve`] runs.
+impl DiscordAccounts {
+    /// Starts the bots of the configuration. Incoming events are read only once [`DiscordAccounts::serve`] runs.
     pub(crate) fn new(live: &LiveConfig, channels: Channels, stop: CancellationToken) -> Self {
         let mut bots = Self { channels, changes: live.changes(), stop, bots: BTreeMap::new() };
         bots.follow(wanted(live.at_start()));
@@ -64,7 +64,7 @@ impl Bots {
     }
 
     /// Starts, updates and stops bots to match `wanted`. A bot with unusable new settings keeps its old ones.
-    fn follow(&mut self, wanted: Wanted) {
+    fn follow(&mut self, wanted: DesiredAccounts) {
         let gone: Vec<String> = self.bots.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
         for id in gone {
             tracing::info!(account = id, "an account of Discord is served no more: it is not configured");
@@ -94,7 +94,7 @@ impl Bots {
         };
         registered.map_err(|error| error.to_string())?;
         let ends = self.stop.child_token();
-        let old = self.bots.insert(id.to_owned(), Bot { adapter, channel, ends, is_heard: false });
+        let old = self.bots.insert(id.to_owned(), RunningAccount { adapter, channel, ends, is_heard: false });
         if let Some(old) = old {
             old.ends.cancel();
         }
@@ -117,7 +117,7 @@ async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, ends: Cancella
     }
 }
 
-fn wanted(config: &Config) -> Wanted {
+fn wanted(config: &Config) -> DesiredAccounts {
     let of = |(id, account): (&String, &config::DiscordAccount)| {
         let of_account = |binding: &&config::Binding| {
             binding.channel == DISCORD && (binding.account == *id || binding.account == "*")
@@ -139,7 +139,7 @@ mod tests {
     use crate::core::rows::ConversationRef;
     use std::path::Path;
 
-    fn loaded(text: &str) -> Loaded {
+    fn loaded(text: &str) -> LoadedConfig {
         load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap()
     }
 
@@ -178,7 +178,7 @@ mod tests {
         };
         let (one, two, none) = (file("one", "t1"), file("two", "t2"), dir.path().join("none"));
         let (live, channels) = (LiveConfig::new(loaded("")), Channels::default());
-        let mut bots = Bots::new(&live, channels.clone(), CancellationToken::new());
+        let mut bots = DiscordAccounts::new(&live, channels.clone(), CancellationToken::new());
         let mut becomes = |text: &str, want: &[&str]| {
             bots.follow(wanted(&loaded(text).config));
             let ids: Vec<String> = bots.bots.keys().cloned().collect();

@@ -5,7 +5,7 @@ use crate::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, St
 use crate::bindings::configured::may_unbind;
 use crate::bindings::{SessionBindingService, Unbind};
 use crate::channel::{Channels, Health};
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy, Scope};
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Dependencies of the local API.
-pub(crate) struct Local {
+pub(crate) struct GatewayService {
     /// Executes commands.
     pub(crate) manager: Arc<Manager>,
     /// Counters and gauges.
@@ -59,7 +59,7 @@ pub(crate) struct Local {
     pub(crate) started_at_ms: u64,
 }
 
-impl Service for Local {
+impl Service for GatewayService {
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, Spawned> {
         Box::pin(self.manager.spawn(request, key))
     }
@@ -247,7 +247,7 @@ impl Service for Local {
         self.live.policy(&Scope::of(Some(at))).may_unbind_stale()
     }
 
-    fn config(&self) -> Arc<Loaded> {
+    fn config(&self) -> Arc<LoadedConfig> {
         self.live.now()
     }
 
@@ -275,7 +275,7 @@ impl Service for Local {
     }
 }
 
-impl Local {
+impl GatewayService {
     fn backends(&self) -> Vec<BackendView> {
         let view = |id: &str| {
             let health = self.registry.get(id)?.health();

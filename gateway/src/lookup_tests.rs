@@ -4,8 +4,8 @@ use super::*;
 use crate::supervisor::by_hand::Wire;
 use acp_shared::protocol::Refusal;
 
-fn lookup(programs: usize) -> Lookup {
-    Lookup {
+fn lookup(programs: usize) -> LookupRequest {
+    LookupRequest {
         programs: (0..programs).map(|n| format!("program-{n:03}")).collect(),
         search: "/bin".to_owned(),
         directories: BTreeSet::from(["/a".to_owned()]),

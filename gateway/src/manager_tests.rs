@@ -4,7 +4,7 @@
 use super::*;
 use crate::agents::Agents;
 use crate::clock::Clock;
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::core::request::Configured;
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
@@ -31,7 +31,7 @@ struct World {
     stop: CancellationToken,
 }
 
-fn read(text: &str) -> Loaded {
+fn read(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Placeholder without any bots.
-pub(crate) struct Bots;
+pub(crate) struct DiscordAccounts;
 
-impl Bots {
+impl DiscordAccounts {
     /// Logs an error if the configuration contains accounts.
     pub(crate) fn new(live: &LiveConfig, _: Channels, _: CancellationToken) -> Self {
         if !live.at_start().channels.discord.accounts.is_empty() {

@@ -5,7 +5,9 @@
 //! the file, never repeated.
 
 use crate::agent_files::{self as files, Project};
-use crate::agent_terminal::{self as terminal, Supervise, TerminalCommand, TerminalContext, TerminalError};
+use crate::agent_terminal::{
+    self as terminal, SupervisorCalls, TerminalCommand, TerminalContext, TerminalError,
+};
 use crate::core::host::{Inspection, Reason};
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
 use crate::core::link::{RpcError, Wanted};
@@ -50,14 +52,14 @@ pub(crate) struct Serving {
 /// Error for the agent.
 pub(crate) async fn serve<S>(supervisor: &S, serving: Serving) -> Result<String, RpcError>
 where
-    S: Supervise + Clone + Send + 'static,
+    S: SupervisorCalls + Clone + Send + 'static,
 {
     serve_within(supervisor, serving, AWAY_MS).await
 }
 
 async fn serve_within<S>(supervisor: &S, serving: Serving, away_ms: u64) -> Result<String, RpcError>
 where
-    S: Supervise + Clone + Send + 'static,
+    S: SupervisorCalls + Clone + Send + 'static,
 {
     let (mut is_uncertain, mut patience) = (serving.again, Patience(away_ms));
     loop {
@@ -93,7 +95,7 @@ async fn attempt<S>(
     is_uncertain: &mut bool,
 ) -> Result<String, TerminalError>
 where
-    S: Supervise + Clone + Send + 'static,
+    S: SupervisorCalls + Clone + Send + 'static,
 {
     let ours = async |terminal_id: &str| find(supervisor, serving.row.lease_id, terminal_id).await;
     let project = Project { lease_id: serving.row.lease_id, roots: &serving.roots };
@@ -133,7 +135,7 @@ fn error(code: i64, message: &str) -> RpcError {
 ///
 /// # Errors
 /// Error for the agent: the path does not exist, or is outside of the session's roots.
-pub(crate) async fn inspect<S: Supervise>(
+pub(crate) async fn inspect<S: SupervisorCalls>(
     supervisor: &S,
     row: &AgentRequestRow,
     roots: &[String],
@@ -152,7 +154,7 @@ pub(crate) async fn inspect<S: Supervise>(
 }
 
 async fn spawn_of(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     serving: &Serving,
 ) -> Result<Spawn, TerminalError> {
@@ -176,7 +178,7 @@ async fn spawn_of(
 }
 
 /// Returns the lease of a terminal id if this agent process created it, according to the supervisor.
-async fn find<S: Supervise>(
+async fn find<S: SupervisorCalls>(
     supervisor: &S,
     parent: LeaseId,
     terminal_id: &str,
@@ -191,7 +193,7 @@ async fn find<S: Supervise>(
 }
 
 /// Releases a terminal after the end of its command, which may take a moment, to discard the output.
-async fn forget<S: Supervise>(supervisor: S, lease_id: LeaseId) {
+async fn forget<S: SupervisorCalls>(supervisor: S, lease_id: LeaseId) {
     for _ in 0..FORGET_TRIES {
         match supervisor.call(Request::Release { lease_id }).await {
             // "Has not ended": the only temporary refusal.
@@ -203,7 +205,7 @@ async fn forget<S: Supervise>(supervisor: S, lease_id: LeaseId) {
     }
 }
 
-impl Supervise for Supervisor {
+impl SupervisorCalls for Supervisor {
     fn is_connected(&self) -> bool {
         matches!(*self.status().borrow(), LinkStatus::Up { .. })
     }

@@ -5,7 +5,7 @@ use crate::core::effect::{Fence, Snapshot};
 use crate::core::link::Link;
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
-use crate::lookup::{Findings, Lookup};
+use crate::lookup::{LookupRequest, LookupResults};
 use crate::runtime::missing::UnavailableMachine;
 use crate::session_task::Deps;
 use acp_shared::codes::Code;
@@ -66,7 +66,7 @@ pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<Profile, F
 }
 
 /// Returns the programs and directories to look up before the session's agent is started.
-pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> Lookup {
+pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> LookupRequest {
     let directories = &session.options.additional_directories;
     deps.profiles.lookup(&session.agent, Some(&session.cwd), directories)
 }
@@ -76,7 +76,7 @@ pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> Lookup {
 ///
 /// # Errors
 /// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
-pub(crate) fn profile(deps: &Deps, session: &SessionRow, found: &Findings) -> Result<Profile, Failure> {
+pub(crate) fn profile(deps: &Deps, session: &SessionRow, found: &LookupResults) -> Result<Profile, Failure> {
     configured(deps, session)?;
     let profile = deps.profiles.profile(&session.agent, found)?;
     let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd), found)?;

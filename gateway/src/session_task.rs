@@ -8,11 +8,11 @@ mod step;
 
 pub(crate) use deps::{Deps, Envelope, Lanes, Patience, Profiles};
 
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::core::actor::{Actor, Answered, Input, LeaseNews, Profile, Ticket};
 use crate::core::effect::Fence;
 use crate::error::Failure;
-use crate::lookup::{Findings, Lookup, LookupError, look_up, look_up_soon};
+use crate::lookup::{LookupError, LookupRequest, LookupResults, look_up, look_up_soon};
 use crate::metrics::Pulse;
 use crate::observe;
 use crate::requests::{Performed, Performer};
@@ -45,7 +45,7 @@ const QUIET_MS: u64 = 60_000;
 enum Wake {
     Command(Envelope),
     Call(Option<(LeaseId, LeaseNews)>),
-    LookedUp(Result<Findings, LookupError>),
+    LookedUp(Result<LookupResults, LookupError>),
     Feed(VecDeque<FeedItem>),
     Performed(Performed),
     Link,
@@ -64,7 +64,7 @@ enum Ended {
 }
 
 type Call = BoxFuture<'static, Option<(LeaseId, LeaseNews)>>;
-type LookupCall = BoxFuture<'static, Result<Findings, LookupError>>;
+type LookupCall = BoxFuture<'static, Result<LookupResults, LookupError>>;
 
 struct Task {
     deps: Deps,
@@ -73,11 +73,11 @@ struct Task {
     fence: Fence,
     lanes: Lanes,
     link: watch::Receiver<LinkStatus>,
-    reloads: watch::Receiver<Arc<Loaded>>,
+    reloads: watch::Receiver<Arc<LoadedConfig>>,
     feed: Option<(LeaseId, LeaseFeed)>,
     calls: FuturesUnordered<Call>,
     /// Lookup that a start waits for.
-    lookup: Option<(Lookup, LookupCall)>,
+    lookup: Option<(LookupRequest, LookupCall)>,
     performer: Performer,
     waiting: HashMap<Ticket, oneshot::Sender<Result<Answered, Failure>>>,
     next_ticket: Ticket,
@@ -333,7 +333,7 @@ impl Task {
         self.lookup = Some((wanted, Box::pin(async move { look_up(&supervisor, &asked).await })));
     }
 
-    async fn on_looked_up(&mut self, found: Result<Findings, LookupError>) -> Ended {
+    async fn on_looked_up(&mut self, found: Result<LookupResults, LookupError>) -> Ended {
         self.lookup = None;
         match found {
             Ok(found) => self.take_profile(profile(&self.deps, self.actor.session(), &found)),

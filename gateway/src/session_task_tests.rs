@@ -9,7 +9,7 @@ use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
 use crate::core::rows::{LeaseUse, RunMode};
 use crate::live::LiveConfig;
-use crate::lookup::Lookup;
+use crate::lookup::LookupRequest;
 use crate::manager::{CloseRequest, Manager};
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -30,22 +30,22 @@ use tokio_util::sync::CancellationToken;
 pub(super) struct NoAgents;
 
 impl Profiles for NoAgents {
-    fn lookup(&self, _: &AgentName, _: Option<&str>, _: &[String]) -> Lookup {
-        Lookup::default()
+    fn lookup(&self, _: &AgentName, _: Option<&str>, _: &[String]) -> LookupRequest {
+        LookupRequest::default()
     }
     fn configured(&self, _: &AgentName) -> Result<Profile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
-    fn profile(&self, _: &AgentName, _: &Findings) -> Result<Profile, Failure> {
+    fn profile(&self, _: &AgentName, _: &LookupResults) -> Result<Profile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
     fn default_agent(&self) -> Result<AgentName, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
-    fn cwd(&self, _: &AgentName, _: Option<&str>, _: &Findings) -> Result<String, Failure> {
+    fn cwd(&self, _: &AgentName, _: Option<&str>, _: &LookupResults) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
-    fn directory(&self, _: &AgentName, _: &str, _: &Findings) -> Result<String, Failure> {
+    fn directory(&self, _: &AgentName, _: &str, _: &LookupResults) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
     fn limits(&self, _: &AgentName) -> Limits {
@@ -137,7 +137,7 @@ async fn world() -> World {
         registry: Arc::clone(&registry),
         clock: Clock::start(),
         profiles: Arc::new(NoAgents),
-        live: LiveConfig::new(Loaded::default()),
+        live: LiveConfig::new(LoadedConfig::default()),
         stop: stop.clone(),
     };
     let manager = Manager::new(deps, GatewayInstanceId::mint());

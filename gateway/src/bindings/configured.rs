@@ -5,7 +5,7 @@
 
 use super::{BindRequest, SessionBindingService};
 use crate::config::Binding;
-use crate::config::load::{Loaded, nearest_source};
+use crate::config::load::{LoadedConfig, nearest_source};
 use crate::core::binding::{Placement, intro};
 use crate::core::command::gate::SYSTEM;
 use crate::core::configured::{Act, Bind, Done, Made, decide, find};
@@ -100,7 +100,7 @@ impl ConfiguredBindings {
         &self,
         inbound: &Inbound,
         key: &IdempotencyKey,
-        loaded: Arc<Loaded>,
+        loaded: Arc<LoadedConfig>,
     ) -> Result<Option<Plan>, Failure> {
         let (at, key) = (inbound.conversation.clone(), key.clone());
         let decided = self.store.write("configured_decide", move |tx| {
@@ -193,7 +193,7 @@ pub(crate) fn request(
 ///
 /// # Errors
 /// `USAGE` with the detail `BOUND_BY_CONFIGURATION`.
-pub(crate) fn may_unbind(loaded: &Loaded, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
+pub(crate) fn may_unbind(loaded: &LoadedConfig, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
     let Some(found) = find(&loaded.config.bindings, at).filter(|_| Made::read(metadata).is_some()) else {
         return Ok(());
     };

@@ -2,7 +2,7 @@
 
 use crate::cli::output::{CliResult, Out, table};
 use crate::cli::{GlobalArgs, inside, usage};
-use crate::config::load::{Inputs, Loaded, load, nearest_source};
+use crate::config::load::{Inputs, LoadedConfig, load, nearest_source};
 use crate::config::source::shown;
 use crate::config::{Channels, unused};
 use crate::core::policy::{self, Scope, effective};
@@ -66,7 +66,7 @@ pub(crate) fn read(
     state_dir: &Path,
     args: &ConfigArgs,
     supervisor_socket: Option<&Path>,
-) -> Result<(Loaded, Option<PathBuf>), Failure> {
+) -> Result<(LoadedConfig, Option<PathBuf>), Failure> {
     let invalid = |message: String| Failure::new(Code::ConfigInvalid, message).origin("client");
     let named = args.config.is_some();
     let path = args.config.clone().unwrap_or_else(|| state_dir.join(FILE));
@@ -91,7 +91,7 @@ pub(crate) fn read(
 
 /// Refuses any other path for the database than the state directory: it has to stay with its lock and
 /// identity files, and sessions must not be searched for in the wrong place.
-fn store_stays(loaded: &Loaded, state_dir: &Path) -> Result<(), String> {
+fn store_stays(loaded: &LoadedConfig, state_dir: &Path) -> Result<(), String> {
     let here = state_dir.join(DB_FILE);
     match &loaded.config.acp.control_plane.store_path {
         Some(wanted) if *wanted != here => {
@@ -172,7 +172,7 @@ pub(crate) fn run(global: &GlobalArgs, verb: &ConfigCommand, out: &mut Out) -> C
     }
 }
 
-fn show_effective(loaded: &Loaded, args: &ShowArgs, out: &mut Out) -> CliResult {
+fn show_effective(loaded: &LoadedConfig, args: &ShowArgs, out: &mut Out) -> CliResult {
     let scope =
         Scope { channel: args.channel.clone(), account: args.account.clone(), agent: args.agent.clone() };
     let rows = policy::shown(&effective(loaded, &scope)).map_err(|error| inside("the policy", &error))?;

@@ -1,6 +1,6 @@
 //! `serve`: the gateway in the foreground.
 
-use crate::app::{self, Hangup, Ready, Reload, Settings, Signals};
+use crate::app::{self, GatewayReady, Reload, ServiceSignals, SighupAction, StartOptions};
 use crate::channel::Channel;
 use crate::cli::config::{ConfigArgs, read};
 use crate::cli::output::{CliError, CliResult, Out};
@@ -37,7 +37,11 @@ pub(crate) fn supervisor_dir(state_dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// `CONFIG_INVALID`, `USAGE`.
-pub(crate) fn prepare(global: &GlobalArgs, args: &ServeArgs, attended: bool) -> Result<Settings, Failure> {
+pub(crate) fn prepare(
+    global: &GlobalArgs,
+    args: &ServeArgs,
+    attended: bool,
+) -> Result<StartOptions, Failure> {
     let state_dir = global.state_dir()?;
     let (loaded, _) = read(&state_dir, &args.config, args.supervisor_socket.as_deref())?;
     make_private(&state_dir)?;
@@ -62,7 +66,14 @@ pub(crate) fn prepare(global: &GlobalArgs, args: &ServeArgs, attended: bool) -> 
         read: Box::new(move || read(&dir, &config_args, socket_flag.as_deref()).map(|(loaded, _)| loaded)),
         log_level: Box::new(move |level| log_handle.set(level)),
     });
-    Ok(Settings { state_dir, loaded, reload, supervisor_socket, supervisor_secret, stays_refused: !attended })
+    Ok(StartOptions {
+        state_dir,
+        loaded,
+        reload,
+        supervisor_socket,
+        supervisor_secret,
+        stays_refused: !attended,
+    })
 }
 
 /// Returns the supervisor's socket, and the file with its shared secret.
@@ -119,12 +130,17 @@ pub(crate) async fn run(
         tracing::warn!(socket = %supervisor.display(), "waiting for the supervisor");
     }
     let mut printed = Ok(());
-    let served = app::serve(settings, channels, Signals::listen(Hangup::Reloads)?, |ready: Ready| {
-        let line = ReadyLine { event: "ready", pid: ready.pid, socket: &ready.socket };
-        printed = out.show(&line, |line| {
-            format!("The gateway is ready: {} (pid {}). Ctrl-C ends it.", line.socket.display(), line.pid)
-        });
-    });
+    let served = app::serve(
+        settings,
+        channels,
+        ServiceSignals::listen(SighupAction::Reloads)?,
+        |ready: GatewayReady| {
+            let line = ReadyLine { event: "ready", pid: ready.pid, socket: &ready.socket };
+            printed = out.show(&line, |line| {
+                format!("The gateway is ready: {} (pid {}). Ctrl-C ends it.", line.socket.display(), line.pid)
+            });
+        },
+    );
     served.await?;
     // A closed standard output does not end a service.
     match printed {

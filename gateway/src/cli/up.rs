@@ -3,7 +3,7 @@
 //! the gateway is killed, the supervisor keeps running and the next `up` finds it.
 
 use crate::agents::Agents;
-use crate::app::{self, Hangup, Ready, Signals};
+use crate::app::{self, GatewayReady, ServiceSignals, SighupAction};
 use crate::channel::Channel;
 use crate::cli::agents::{exe, found_here};
 use crate::cli::config::environment;
@@ -83,7 +83,7 @@ pub(crate) async fn run(
     let agents =
         Agents::new(LiveConfig::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
     let state_dir = settings.state_dir.clone();
-    let mut signals = Signals::listen(Hangup::Ends)?;
+    let mut signals = ServiceSignals::listen(SighupAction::Ends)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
     // Ctrl-C during the start: there is nothing to serve.
     if signals.came() {
@@ -94,7 +94,7 @@ pub(crate) async fn run(
         };
     }
     let mut printed = Ok(());
-    let served = app::serve(settings, channels, signals, |ready: Ready| {
+    let served = app::serve(settings, channels, signals, |ready: GatewayReady| {
         let line = ReadyLine {
             event: "ready",
             gateway_pid: ready.pid,

@@ -75,7 +75,7 @@ impl ClientFs {
 /// table, then the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Agent {
+pub(crate) struct AgentConfig {
     /// Program and arguments; never a shell line. Default: none, the built-in agent of that name.
     pub(crate) command: Option<Vec<String>>,
     /// Additional environment variables of the agent. Default: none.

@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome, console::Console};
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::core::event::EventKind;
 use crate::core::route::Destination;
 use crate::core::rows::{ConversationRef, RunMode};
@@ -27,7 +27,7 @@ const LONG: &str = "[acp.stream]\nmax_chunk_chars = 4000\n";
 /// The parts that [`two_turns`] come to where nothing can be changed: a question, its answer, six for a long turn, one for a short one.
 const PARTS: usize = 9;
 
-fn loaded(text: &str) -> Loaded {
+fn loaded(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 

@@ -2,7 +2,7 @@
 //! trait, so that the API can be tested over a real socket without both.
 
 use crate::api::{AgentView, StatusView};
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy};
@@ -137,7 +137,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     }
 
     /// Returns the live configuration.
-    fn config(&self) -> Arc<Loaded> {
+    fn config(&self) -> Arc<LoadedConfig> {
         Arc::default()
     }
 

@@ -3,7 +3,7 @@ use super::*;
 use crate::api::{AgentView, StatusView};
 use crate::channel::console::Console;
 use crate::channel::{Channel, Limit, Lookup, Outgoing, SendOutcome, Unit};
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingWindows, Policy, Scope, effective};

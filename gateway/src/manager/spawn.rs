@@ -13,7 +13,7 @@ use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::core::{mcp, options};
 use crate::error::Failure;
-use crate::lookup::{Findings, look_up_soon};
+use crate::lookup::{LookupResults, look_up_soon};
 use crate::observe;
 use crate::runtime::Runtime;
 use crate::store::{SpawnTx, StoreError};
@@ -160,7 +160,7 @@ impl Manager {
         (agent, request, windows): (AgentName, SpawnRequest, BindingWindows),
         (key, keyed): (IdempotencyKey, Keyed),
         policy: &Policy,
-        found: &Findings,
+        found: &LookupResults,
     ) -> Result<SpawnTx, Failure> {
         let profile = self.deps.profiles.profile(&agent, found)?;
         let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref(), found)?;

@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::core::actor::{Answered, Command, Keyed, Limits, Profile};
 use crate::error::Failure;
 use crate::live::LiveConfig;
-use crate::lookup::{Findings, Lookup};
+use crate::lookup::{LookupRequest, LookupResults};
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::store::Store;
@@ -31,7 +31,7 @@ pub(crate) struct Deps {
 /// Decisions about agents, from the configuration and the results of lookups.
 pub(crate) trait Profiles: Send + Sync {
     /// Returns the programs and directories to look up before `agent` is started in these directories.
-    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup;
+    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest;
 
     /// Returns the profile of `agent` from the configuration alone.
     ///
@@ -43,7 +43,7 @@ pub(crate) trait Profiles: Send + Sync {
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`, with a message for people.
-    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure>;
+    fn profile(&self, agent: &AgentName, found: &LookupResults) -> Result<Profile, Failure>;
 
     /// Returns the default agent, for requests that name none.
     ///
@@ -55,13 +55,13 @@ pub(crate) trait Profiles: Send + Sync {
     ///
     /// # Errors
     /// `ACP_CWD_NOT_ALLOWED` if it does not exist or lies outside of the agent's roots.
-    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &Findings) -> Result<String, Failure>;
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &LookupResults) -> Result<String, Failure>;
 
     /// Returns the canonical path of an additional directory of a session of `agent`.
     ///
     /// # Errors
     /// `ACP_CWD_NOT_ALLOWED`, as for the working directory.
-    fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure>;
+    fn directory(&self, agent: &AgentName, asked: &str, found: &LookupResults) -> Result<String, Failure>;
 
     /// Returns the limits and deadlines of the agent's sessions.
     fn limits(&self, agent: &AgentName) -> Limits;

@@ -75,7 +75,7 @@ impl Stage {
             registry,
             clock: Clock::at(1_700_000_000_000),
             profiles: Arc::new(NoAgents),
-            live: LiveConfig::new(Loaded::default()),
+            live: LiveConfig::new(LoadedConfig::default()),
             stop: stop.clone(),
         };
         let (mailbox, waits) = mpsc::channel(4);

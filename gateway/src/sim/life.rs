@@ -6,14 +6,14 @@ use crate::agents::Agents;
 use crate::app;
 use crate::channel::{Channel, Channels};
 use crate::clock::Clock;
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::core::actor::{Limits, Profile};
 use crate::core::recovery;
 use crate::error::Failure;
 use crate::inbound::Inlet;
 use crate::live::LiveConfig;
-use crate::local::Local;
-use crate::lookup::{Findings, Lookup};
+use crate::local::GatewayService;
+use crate::lookup::{LookupRequest, LookupResults};
 use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -54,7 +54,7 @@ turn_silent_ms = 30000
 cancel_stuck_ms = 8000
 "#;
 
-pub(super) fn config() -> Loaded {
+pub(super) fn config() -> LoadedConfig {
     let inputs = Inputs { file: Some((Path::new("/sim.toml"), CONFIG)), ..Inputs::default() };
     load(inputs).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -133,7 +133,7 @@ impl Ports {
 struct ShortLines(Arc<Agents>);
 
 impl Profiles for ShortLines {
-    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
+    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest {
         self.0.lookup(agent, cwd, directories)
     }
 
@@ -141,7 +141,7 @@ impl Profiles for ShortLines {
         self.0.configured(agent)
     }
 
-    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<Profile, Failure> {
+    fn profile(&self, agent: &AgentName, found: &LookupResults) -> Result<Profile, Failure> {
         self.0.profile(agent, found)
     }
 
@@ -149,11 +149,11 @@ impl Profiles for ShortLines {
         self.0.default_agent()
     }
 
-    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &Findings) -> Result<String, Failure> {
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &LookupResults) -> Result<String, Failure> {
         self.0.cwd(agent, asked, found)
     }
 
-    fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure> {
+    fn directory(&self, agent: &AgentName, asked: &str, found: &LookupResults) -> Result<String, Failure> {
         self.0.directory(agent, asked, found)
     }
 
@@ -185,7 +185,7 @@ pub(super) struct Gateway {
 fn deps(
     store: &Store,
     supervisor: &Supervisor,
-    config: &Loaded,
+    config: &LoadedConfig,
     dir: &Path,
     clock: Clock,
 ) -> (Deps, Arc<Agents>) {
@@ -213,7 +213,7 @@ fn deps(
 /// their senders.
 pub(super) async fn leave_behind(
     store: &Store,
-    config: &Loaded,
+    config: &LoadedConfig,
     (dir, now_ms): (&Path, u64),
 ) -> Vec<Sender<Envelope>> {
     let Ok(found) = store.found_sessions().await else { return Vec::new() };
@@ -240,7 +240,7 @@ pub(super) fn start(
     store: &Store,
     ports: &Ports,
     supervisor: &Supervisor,
-    config: &Loaded,
+    config: &LoadedConfig,
     (dir, now_ms): (&Path, u64),
 ) -> Gateway {
     let clock = Clock::at(now_ms);
@@ -250,7 +250,7 @@ pub(super) fn start(
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
     let room: Arc<dyn Channel> = Arc::new(ports.room.clone());
     let channels = Channels::new([room]);
-    let local = Arc::new(Local {
+    let local = Arc::new(GatewayService {
         manager: Arc::clone(&manager),
         metrics: metrics.clone(),
         store: store.clone(),

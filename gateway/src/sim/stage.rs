@@ -13,7 +13,7 @@ use super::plants::Plant;
 use super::reach::{self, Tally};
 use super::room::{Call, Room};
 use super::trouble::Trouble;
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::session_task::Envelope;
 use crate::store::by_hand::{SimStore, SimWriter};
 use crate::supervisor::by_hand::Wire;
@@ -71,7 +71,7 @@ pub(super) struct Broken(pub(super) String);
 /// State of one seed that outlives the gateway.
 pub(super) struct Stage<'a> {
     pub(super) hand: &'a mut SimStore,
-    config: &'a Loaded,
+    config: &'a LoadedConfig,
     pub(super) chance: Chance,
     pub(super) host: Host,
     pub(super) room: Room,
@@ -99,7 +99,12 @@ pub(super) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    pub(super) fn new(hand: &'a mut SimStore, config: &'a Loaded, seed: u64, plant: Option<Plant>) -> Self {
+    pub(super) fn new(
+        hand: &'a mut SimStore,
+        config: &'a LoadedConfig,
+        seed: u64,
+        plant: Option<Plant>,
+    ) -> Self {
         hand.clear();
         laws::watch(hand.db());
         let mut chance = Chance::new(seed);

@@ -15,7 +15,7 @@ use super::reach::{self, Tally};
 use super::room::Room;
 use super::stage::{Broken, EFFECTS_MIN, Stage};
 use crate::aside;
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::store::by_hand::SimStore;
 use crate::supervisor::by_hand::Wire;
 use acp_shared::ids::LeaseId;
@@ -38,7 +38,7 @@ const LINES: usize = 20_000;
 /// State shared by all seeds.
 struct Theatre {
     hand: SimStore,
-    config: Loaded,
+    config: LoadedConfig,
 }
 
 impl Theatre {

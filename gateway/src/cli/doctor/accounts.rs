@@ -4,7 +4,7 @@
 use super::{Check, CheckStatus, check};
 use crate::api::AccountView;
 use crate::config::Config;
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::core::policy::{Bind, SPAWN_NOT_ALLOWED, Scope, effective};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +42,7 @@ pub(super) fn look(
 }
 
 /// Returns a note for each account that may not spawn into conversations, with the deciding key and file.
-pub(super) fn spawning(loaded: &Loaded, file: &Path) -> Vec<Check> {
+pub(super) fn spawning(loaded: &LoadedConfig, file: &Path) -> Vec<Check> {
     let of = |id: &String| {
         let scope = Scope { channel: Some("discord".to_owned()), account: Some(id.clone()), agent: None };
         let refused = effective(loaded, &scope).may_bind(Bind::Spawn).err()?;

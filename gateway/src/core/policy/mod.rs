@@ -12,7 +12,7 @@ mod tests;
 pub(crate) use gates::{ACCOUNT_SESSIONS_MAX, Bind, BindingWindows, SESSIONS_MAX, SPAWN_NOT_ALLOWED};
 pub(crate) use resolve::LIVE_COALESCE_MS_MIN;
 
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::config::source::Source;
 use crate::config::{DeliveryMode, NonInteractive, PermissionMode, Separator};
 use crate::core::rows::ConversationRef;
@@ -219,12 +219,12 @@ pub(crate) struct Recovery {
 }
 
 /// Resolves all settings in effect in a scope.
-pub(crate) fn effective(loaded: &Loaded, scope: &Scope) -> Policy {
+pub(crate) fn effective(loaded: &LoadedConfig, scope: &Scope) -> Policy {
     resolve::policy(loaded, scope)
 }
 
 /// Resolves only the settings for an agent's output in a channel.
-pub(crate) fn stream(loaded: &Loaded, scope: &Scope) -> Stream {
+pub(crate) fn stream(loaded: &LoadedConfig, scope: &Scope) -> Stream {
     resolve::stream(loaded, scope)
 }
 

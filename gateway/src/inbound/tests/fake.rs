@@ -16,7 +16,7 @@ pub(super) struct Fake {
     pub(super) fails: StdMutex<Option<Failure>>,
     /// What becomes of changes to what waits.
     pub(super) queued_now: StdMutex<QueuedNow>,
-    pub(super) config: StdMutex<Arc<Loaded>>,
+    pub(super) config: StdMutex<Arc<LoadedConfig>>,
 }
 
 impl Fake {
@@ -279,7 +279,7 @@ impl Service for Fake {
         self.unbinds_stale.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn config(&self) -> Arc<Loaded> {
+    fn config(&self) -> Arc<LoadedConfig> {
         Arc::clone(&self.config.lock().unwrap())
     }
 
