@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::refuse;
 use crate::runtime::Registry;
 use crate::runtime::direct::{self, DirectRuntime};
-use crate::scrape::{self, Scrape};
+use crate::scrape::{self, MetricsEndpoint};
 use crate::session_task::Deps;
 use crate::store::identity::StateDirLocation;
 use crate::store::{Durability, GroupBounds, Store, StoreError};
@@ -104,7 +104,7 @@ pub(crate) async fn serve(
     let metrics = service.metrics.clone();
     let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let supervisor = service.supervisor.clone();
-    let scrape = Scrape { metrics, store: store.clone(), supervisor, channels: all.clone() };
+    let scrape = MetricsEndpoint { metrics, store: store.clone(), supervisor, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
@@ -121,7 +121,7 @@ pub(crate) async fn serve(
     let mut tasks = in_background(&service, inlet, all.clone(), clock, &stop);
     tasks.extend([("local API", serving), ("bots", bots)]);
     if let Some(listener) = listener {
-        let bounds = scrape::Bounds::default();
+        let bounds = scrape::ScrapeLimits::default();
         tokio::spawn(scrape::serve(listener, scrape.router(), bounds, stop.clone()));
     }
     if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {

@@ -34,13 +34,13 @@ const DEAD_SOCKET_MS: u64 = 15_000;
 
 /// Client of the gateway of one state directory.
 #[derive(Debug, Clone)]
-pub(crate) struct Client {
+pub(crate) struct GatewayClient {
     socket: PathBuf,
     deadline: Option<Instant>,
 }
 
 /// Reason why an attempt failed without a response.
-enum Lost {
+enum AttemptError {
     /// The socket does not exist.
     Absent,
     /// The connection was refused, or broke before the response was complete.
@@ -48,22 +48,22 @@ enum Lost {
 }
 
 /// Retry delays with a time limit.
-struct Patience {
+struct RetryBudget {
     until: Instant,
     pause_ms: u64,
     /// True if the gateway has answered this client before.
     met: bool,
 }
 
-impl Patience {
+impl RetryBudget {
     fn new(met: bool) -> Self {
         let wait_ms = if met { RETURN_MS } else { DEAD_SOCKET_MS };
         Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, met }
     }
 
     /// Waits before the next attempt. Returns false if a retry is pointless or the time is up.
-    async fn wait(&mut self, lost: &Lost, deadline: Option<Instant>) -> bool {
-        if matches!(lost, Lost::Absent) && !self.met {
+    async fn wait(&mut self, lost: &AttemptError, deadline: Option<Instant>) -> bool {
+        if matches!(lost, AttemptError::Absent) && !self.met {
             return false;
         }
         let now = Instant::now();
@@ -78,7 +78,7 @@ impl Patience {
     }
 }
 
-impl Client {
+impl GatewayClient {
     /// Creates a client of the gateway that serves `state_dir`; does not connect yet.
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self { socket: state_dir.join(SOCKET), deadline: None }
@@ -101,7 +101,7 @@ impl Client {
     /// Sends a POST request; retries after a lost response carry the same idempotency key.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// As [`GatewayClient::get`].
     pub(crate) async fn post<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -119,7 +119,7 @@ impl Client {
         body: Bytes,
         key: Option<&IdempotencyKey>,
     ) -> Result<T, Failure> {
-        let mut patience = Patience::new(false);
+        let mut patience = RetryBudget::new(false);
         let asking = async {
             loop {
                 let request = request(method.clone(), path, body.clone(), key, &[])?;
@@ -137,23 +137,23 @@ impl Client {
     }
 
     /// Makes one attempt. Returns status and body.
-    async fn once(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), Lost> {
+    async fn once(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), AttemptError> {
         let response = self.send(request).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| Lost::Broken(error.to_string()))?;
+        let body = body.map_err(|error| AttemptError::Broken(error.to_string()))?;
         Ok((status, body.to_bytes()))
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Lost> {
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, AttemptError> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
             if error.kind() == io::ErrorKind::NotFound {
-                Lost::Absent
+                AttemptError::Absent
             } else {
-                Lost::Broken(error.to_string())
+                AttemptError::Broken(error.to_string())
             }
         })?;
-        let broken = |error: hyper::Error| Lost::Broken(error.to_string());
+        let broken = |error: hyper::Error| AttemptError::Broken(error.to_string());
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         // The task ends with the connection: when the response's body is read or dropped.
@@ -163,28 +163,28 @@ impl Client {
         sender.send_request(request).await.map_err(broken)
     }
 
-    fn unavailable(&self, lost: &Lost) -> Failure {
+    fn unavailable(&self, lost: &AttemptError) -> Failure {
         let (socket, then) = (self.socket.display(), "Start one with `acp-gateway up`");
         let failure = |text| Failure::new(Code::GatewayUnavailable, text).origin("client").retryable();
         match lost {
-            Lost::Absent => failure(format!(
+            AttemptError::Absent => failure(format!(
                 "No gateway answers: there is no {socket}. {then}, or say with --state-dir where it keeps its state."
             )),
-            Lost::Broken(why) => {
+            AttemptError::Broken(why) => {
                 failure(format!("No gateway answers at {socket} ({why}). {then}.")).detail("CONNECTION_LOST")
             }
         }
     }
 
     /// Returns the events of a session after `wanted.after`.
-    pub(crate) fn events(&self, wanted: Wanted) -> Events {
-        Events {
+    pub(crate) fn events(&self, wanted: EventSelection) -> EventStream {
+        EventStream {
             client: self.clone(),
             cursor: wanted.after,
             wanted,
             body: None,
             parser: SseParser::default(),
-            patience: Patience::new(false),
+            patience: RetryBudget::new(false),
             ended: false,
         }
     }
@@ -192,7 +192,7 @@ impl Client {
 
 /// Selection of events.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct EventSelection {
     /// Session of the events.
     pub(crate) session: SessionKey,
     /// Lower bound, exclusive, of `session_seq`.
@@ -206,17 +206,17 @@ pub(crate) struct Wanted {
 }
 
 /// Event stream that reconnects automatically.
-pub(crate) struct Events {
-    client: Client,
-    wanted: Wanted,
+pub(crate) struct EventStream {
+    client: GatewayClient,
+    wanted: EventSelection,
     cursor: u64,
     body: Option<Incoming>,
     parser: SseParser,
-    patience: Patience,
+    patience: RetryBudget,
     ended: bool,
 }
 
-impl Events {
+impl EventStream {
     /// Returns the next event line; `None` when the stream has ended. Safe to cancel.
     ///
     /// # Errors
@@ -277,11 +277,11 @@ impl Events {
                         if let Some(bytes) = frame.data_ref() {
                             self.parser.push(bytes).map_err(|error| odd(&error.to_string()))?;
                         }
-                        self.patience = Patience::new(true);
+                        self.patience = RetryBudget::new(true);
                         continue;
                     }
-                    Some(Err(error)) => Lost::Broken(error.to_string()),
-                    None => Lost::Broken("the gateway ended the stream".to_owned()),
+                    Some(Err(error)) => AttemptError::Broken(error.to_string()),
+                    None => AttemptError::Broken("the gateway ended the stream".to_owned()),
                 },
             };
             self.body = None;
@@ -292,7 +292,7 @@ impl Events {
         }
     }
 
-    async fn connect(&mut self) -> Result<Result<(), Lost>, Failure> {
+    async fn connect(&mut self) -> Result<Result<(), AttemptError>, Failure> {
         let mut path = format!(
             "/v1/sessions/{}/events?follow={}&after={}",
             encode(self.wanted.session.as_str()),
@@ -318,7 +318,7 @@ impl Events {
         }
         let status = response.status();
         match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
-            Err(error) => Ok(Err(Lost::Broken(error.to_string()))),
+            Err(error) => Ok(Err(AttemptError::Broken(error.to_string()))),
             Ok(body) => Err(read_failure(status, &body.to_bytes())),
         }
     }

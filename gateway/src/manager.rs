@@ -24,7 +24,7 @@ use crate::session_task::{Deps, Patience, replay};
 use crate::store::{StoreError, bindings, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
-use mailbox::Actor;
+use mailbox::ActorHandle;
 pub(crate) use mailbox::ENDING;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -37,7 +37,7 @@ pub(crate) struct Manager {
     deps: Deps,
     /// Gateway instance that owns the sessions.
     instance_id: GatewayInstanceId,
-    actors: Mutex<HashMap<SessionKey, Actor>>,
+    actors: Mutex<HashMap<SessionKey, ActorHandle>>,
     tasks: TaskTracker,
 }
 

@@ -31,7 +31,7 @@ pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
 /// Answers scrapes. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Scrape {
+pub(crate) struct MetricsEndpoint {
     /// Counters and gauges.
     pub(crate) metrics: Metrics,
     /// Source of the database gauges.
@@ -42,7 +42,7 @@ pub(crate) struct Scrape {
     pub(crate) channels: Channels,
 }
 
-impl Scrape {
+impl MetricsEndpoint {
     /// Returns the route, to be merged into the local API or served on a separate listener.
     pub(crate) fn router(self) -> Router {
         Router::new().route("/metrics", get(answer)).with_state(self)
@@ -104,7 +104,7 @@ fn set(gauge: &Gauge, value: impl TryInto<i64>) {
     gauge.set(value.try_into().unwrap_or(i64::MAX));
 }
 
-async fn answer(State(scrape): State<Scrape>) -> impl IntoResponse {
+async fn answer(State(scrape): State<MetricsEndpoint>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], scrape.render().await)
 }
 
@@ -120,21 +120,26 @@ pub(crate) async fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Resource limits of the listener, since any host with access to the address may connect.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct ScrapeLimits {
     /// Maximum number of connections; more are closed without a response.
     pub(crate) connections_max: usize,
     /// Maximum duration of a connection in milliseconds, slow readers included.
     pub(crate) whole_ms: u64,
 }
 
-impl Default for Bounds {
+impl Default for ScrapeLimits {
     fn default() -> Self {
         Self { connections_max: 16, whole_ms: 10_000 }
     }
 }
 
 /// Serves only these routes until `ending` is cancelled, with one request per connection.
-pub(crate) async fn serve(listener: TcpListener, routes: Router, bounds: Bounds, ending: CancellationToken) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    bounds: ScrapeLimits,
+    ending: CancellationToken,
+) {
     let places = Arc::new(Semaphore::new(bounds.connections_max));
     loop {
         let accepted = tokio::select! {
@@ -194,7 +199,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    async fn served(bounds: Bounds, ending: &CancellationToken) -> SocketAddr {
+    async fn served(bounds: ScrapeLimits, ending: &CancellationToken) -> SocketAddr {
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let at = listener.local_addr().unwrap();
         let routes = Router::new().route("/metrics", get(|| async { "numbers" }));
@@ -218,7 +223,7 @@ mod tests {
     #[tokio::test]
     async fn silent_connections_are_few_and_do_not_stay() {
         let ending = CancellationToken::new();
-        let at = served(Bounds { connections_max: 2, whole_ms: 300 }, &ending).await;
+        let at = served(ScrapeLimits { connections_max: 2, whole_ms: 300 }, &ending).await;
         // Each of them has its place before the next one comes: a part of a head is read first.
         let mut silent = Vec::new();
         for _ in 0..2 {
@@ -237,7 +242,7 @@ mod tests {
     #[tokio::test]
     async fn one_connection_more_is_closed_unanswered() {
         let ending = CancellationToken::new();
-        let at = served(Bounds { connections_max: 1, whole_ms: 600_000 }, &ending).await;
+        let at = served(ScrapeLimits { connections_max: 1, whole_ms: 600_000 }, &ending).await;
         let mut first = TcpStream::connect(at).await.unwrap();
         first.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
         // Connections are accepted in their order.

@@ -33,7 +33,7 @@ const LOOK_MS: (u64, u64) = (1_000, 15_000);
 
 /// Request, and its execution environment.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub(crate) struct AgentRequestJob {
     /// The agent's request and the recorded intent.
     pub(crate) row: AgentRequestRow,
     /// True if an earlier gateway may have started the request.
@@ -50,18 +50,18 @@ pub(crate) struct Serving {
 ///
 /// # Errors
 /// Error for the agent.
-pub(crate) async fn serve<S>(supervisor: &S, serving: Serving) -> Result<String, RpcError>
+pub(crate) async fn serve<S>(supervisor: &S, serving: AgentRequestJob) -> Result<String, RpcError>
 where
     S: SupervisorCalls + Clone + Send + 'static,
 {
     serve_within(supervisor, serving, AWAY_MS).await
 }
 
-async fn serve_within<S>(supervisor: &S, serving: Serving, away_ms: u64) -> Result<String, RpcError>
+async fn serve_within<S>(supervisor: &S, serving: AgentRequestJob, away_ms: u64) -> Result<String, RpcError>
 where
     S: SupervisorCalls + Clone + Send + 'static,
 {
-    let (mut is_uncertain, mut patience) = (serving.again, Patience(away_ms));
+    let (mut is_uncertain, mut patience) = (serving.again, ReconnectWait(away_ms));
     loop {
         // A write that may have started is only inspected.
         let is_looking = is_uncertain && matches!(serving.row.ask.what, Wanted::FsWrite { .. });
@@ -76,9 +76,9 @@ where
 }
 
 /// Remaining wait for a disconnected supervisor, in milliseconds.
-struct Patience(u64);
+struct ReconnectWait(u64);
 
-impl Patience {
+impl ReconnectWait {
     /// Waits before the next attempt; false if no time is left.
     async fn wait(&mut self) -> bool {
         let Some(left) = self.0.checked_sub(AGAIN_MS) else { return false };
@@ -91,7 +91,7 @@ impl Patience {
 /// Makes one attempt. `is_uncertain` is true if an earlier one may have written the file.
 async fn attempt<S>(
     supervisor: &S,
-    serving: &Serving,
+    serving: &AgentRequestJob,
     is_uncertain: &mut bool,
 ) -> Result<String, TerminalError>
 where
@@ -144,7 +144,7 @@ pub(crate) async fn inspect<S: SupervisorCalls>(
         return Err(error(INTERNAL_ERROR, "this is no request to write a file"));
     };
     let project = Project { lease_id: row.lease_id, roots };
-    let mut patience = Patience(AWAY_MS);
+    let mut patience = ReconnectWait(AWAY_MS);
     loop {
         let outcome = files::inspect_target(supervisor, project, path, content).await;
         if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
@@ -156,7 +156,7 @@ pub(crate) async fn inspect<S: SupervisorCalls>(
 async fn spawn_of(
     supervisor: &impl SupervisorCalls,
     project: Project<'_>,
-    serving: &Serving,
+    serving: &AgentRequestJob,
 ) -> Result<Spawn, TerminalError> {
     let Wanted::TerminalCreate { command, args, env, cwd, output_bytes_max } = &serving.row.ask.what else {
         return Err(TerminalError::Rpc(error(INVALID_PARAMS, "this is no request for a terminal")));

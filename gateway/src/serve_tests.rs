@@ -19,13 +19,13 @@ impl Session {
         Self { agent: LeaseId::mint(), fake: Arc::default() }
     }
 
-    fn serving(&self, what: Wanted, intent: Option<String>, again: bool) -> Serving {
+    fn serving(&self, what: Wanted, intent: Option<String>, again: bool) -> AgentRequestJob {
         let ask = Ask { at: 0, run_id: None, method: String::new(), params: String::new(), what };
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let row =
             AgentRequestRow { lease_id: self.agent, session_key, ask, state: RequestState::Started, intent };
         let env = vec![("PATH".to_owned(), "/bin".to_owned())];
-        Serving { row, again, roots: vec![CWD.to_owned()], env, recalled: Arc::default() }
+        AgentRequestJob { row, again, roots: vec![CWD.to_owned()], env, recalled: Arc::default() }
     }
 
     async fn serve(&self, what: Wanted, again: bool) -> Result<Value, RpcError> {

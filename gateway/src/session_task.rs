@@ -13,9 +13,9 @@ use crate::core::actor::{Actor, Answered, Input, LeaseNews, Profile, Ticket};
 use crate::core::effect::Fence;
 use crate::error::Failure;
 use crate::lookup::{LookupError, LookupRequest, LookupResults, look_up, look_up_soon};
-use crate::metrics::Pulse;
+use crate::metrics::ActorHeartbeat;
 use crate::observe;
-use crate::requests::{Performed, Performer};
+use crate::requests::{AgentRequestDone, AgentRequestExecutor};
 use crate::session_load::{configured, load, lookup, profile};
 use crate::session_news::merge;
 use crate::supervisor::{FeedItem, LeaseFeed, LinkStatus};
@@ -47,7 +47,7 @@ enum Wake {
     Call(Option<(LeaseId, LeaseNews)>),
     LookedUp(Result<LookupResults, LookupError>),
     Feed(VecDeque<FeedItem>),
-    Performed(Performed),
+    Performed(AgentRequestDone),
     Link,
     Start,
     Reloaded,
@@ -78,13 +78,13 @@ struct Task {
     calls: FuturesUnordered<Call>,
     /// Lookup that a start waits for.
     lookup: Option<(LookupRequest, LookupCall)>,
-    performer: Performer,
+    performer: AgentRequestExecutor,
     waiting: HashMap<Ticket, oneshot::Sender<Result<Answered, Failure>>>,
     next_ticket: Ticket,
     /// True if the actor was just created and has not handled its first input.
     fresh: bool,
     /// Records working and waiting times for the watchdog.
-    pulse: Pulse,
+    pulse: ActorHeartbeat,
     /// Lease whose start is already logged.
     starting: Option<LeaseId>,
     /// Lease whose opening could not be committed, and the time of the first failure.
@@ -128,7 +128,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
         pause_ms = (pause_ms * 2).min(RELOAD_LAST_MS);
     };
     let link = deps.supervisor.status();
-    let performer = Performer::new(deps.supervisor.clone());
+    let performer = AgentRequestExecutor::new(deps.supervisor.clone());
     let calls = FuturesUnordered::new();
     let mut task = Task {
         deps,

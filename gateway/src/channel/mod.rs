@@ -22,7 +22,7 @@ pub use crate::core::rows::ConversationRef;
 pub use crate::core::split::{Limit, Unit};
 pub use crate::store::bindings::BoundConversation;
 pub use crate::store::inbox::{Inbound, ReplyRoute};
-pub use health::{Figure, Health};
+pub use health::{ChannelMetric, Health};
 pub use inbox::{
     Amended, AnswerShown, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion,
     Waiting,

@@ -8,7 +8,7 @@ use crate::api::{SessionView, SpawnBody};
 use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::output::{CliError, CliResult, Out, say};
 use crate::cli::{GlobalArgs, inside, usage};
-use crate::client::{Client, Events, Wanted, encode};
+use crate::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::core::request::Spawned;
 use crate::error::Failure;
 use crate::http::console::{ConsoleMessageBody, ConsoleMessageResponse, ConversationView};
@@ -83,11 +83,11 @@ pub(crate) async fn run(global: &GlobalArgs, args: ChatArgs, out: &mut Out) -> C
 /// Session whose events are shown.
 struct FollowedSession {
     key: SessionKey,
-    events: Events,
+    events: EventStream,
 }
 
 struct Chat<'a> {
-    client: Client,
+    client: GatewayClient,
     conversation: String,
     screen: ChatScreen<'a>,
     session: Option<FollowedSession>,
@@ -282,7 +282,7 @@ impl Chat<'_> {
         let waiting = view.permissions.unwrap_or_default();
         self.questions = waiting.into_iter().map(|it| (it.permission_id, it.options.len())).collect();
         let after = after.unwrap_or(view.last_session_seq);
-        let wanted = Wanted { session: key.clone(), after, run: None, replay: false, follow: true };
+        let wanted = EventSelection { session: key.clone(), after, run: None, replay: false, follow: true };
         self.session = Some(FollowedSession { key, events: self.client.events(wanted) });
         Ok(())
     }

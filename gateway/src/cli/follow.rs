@@ -1,7 +1,7 @@
 //! Event streams on a terminal and for programs.
 
 use crate::cli::output::{CliResult, Out, TextStyle, name};
-use crate::client::Events;
+use crate::client::EventStream;
 use crate::core::project::subject;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -165,7 +165,7 @@ pub(crate) fn exit_of(line: &str) -> u8 {
 }
 
 /// Prints a stream until it ends or `limit` events are printed.
-pub(crate) async fn print_events(mut events: Events, limit: u64, out: &mut Out) -> CliResult {
+pub(crate) async fn print_events(mut events: EventStream, limit: u64, out: &mut Out) -> CliResult {
     let mut show = EventPrinter::new(true);
     let mut left = limit;
     while left > 0 {

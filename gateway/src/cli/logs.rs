@@ -3,7 +3,7 @@
 use crate::api::LogPage;
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out};
-use crate::client::{Client, encode};
+use crate::client::{GatewayClient, encode};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -70,7 +70,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: LogsArgs, out: &mut Out) -> C
     }
 }
 
-async fn follow(client: &Client, path: &str, from: u64, out: &mut Out) -> CliResult {
+async fn follow(client: &GatewayClient, path: &str, from: u64, out: &mut Out) -> CliResult {
     let (mut offset, mut heard) = (from, Instant::now());
     loop {
         match client.get::<LogPage>(&format!("{path}?offset={offset}")).await {

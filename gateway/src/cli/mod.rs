@@ -19,7 +19,7 @@ pub(crate) mod store;
 pub(crate) mod up;
 
 use crate::channel::Channel;
-use crate::client::Client;
+use crate::client::GatewayClient;
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
@@ -221,8 +221,8 @@ impl GlobalArgs {
     ///
     /// # Errors
     /// As [`GlobalArgs::state_dir`].
-    pub(crate) fn client(&self) -> Result<Client, Failure> {
-        Ok(Client::new(&self.state_dir()?))
+    pub(crate) fn client(&self) -> Result<GatewayClient, Failure> {
+        Ok(GatewayClient::new(&self.state_dir()?))
     }
 }
 

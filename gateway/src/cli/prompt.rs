@@ -4,7 +4,7 @@ use crate::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, Sessi
 use crate::cli::follow::{EventHead, EventPrinter, exit_of};
 use crate::cli::output::{CliError, CliResult, Out, name, say};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
-use crate::client::{Client, Events, Wanted, encode};
+use crate::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::core::permission::kind_note;
 use crate::core::project::excerpt;
 use crate::core::request::{Cancelled, PromptAccepted};
@@ -86,7 +86,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
         out.note(&format!("[queued behind {}]", accepted.queued_behind))?;
     }
     let mut turn = TurnFollower {
-        events: client.events(Wanted {
+        events: client.events(EventSelection {
             session: args.session.clone(),
             after: accepted.after_seq,
             // The reply to a steer is part of the running turn, so all runs are followed.
@@ -149,8 +149,8 @@ async fn typed(asker: &mut Option<StdinLines>) -> String {
 
 /// State of following a turn.
 struct TurnFollower {
-    client: Client,
-    events: Events,
+    client: GatewayClient,
+    events: EventStream,
     session: SessionKey,
     run: RunId,
     steered: bool,

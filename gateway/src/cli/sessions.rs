@@ -8,7 +8,7 @@ use crate::cli::follow::print_events;
 use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
 use crate::cli::{GlobalArgs, IdempotencyArgs, usage};
-use crate::client::{Wanted, encode};
+use crate::client::{EventSelection, encode};
 use crate::config::{NonInteractive, PermissionMode};
 use crate::core::request::{Cancelled, SessionNow};
 use crate::core::rows::{BindingStatus, SessionMode};
@@ -255,7 +255,7 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
             out.show(&view, show)
         }
         SessionsCommand::History(args) => {
-            let wanted = Wanted {
+            let wanted = EventSelection {
                 session: args.session,
                 after: args.after,
                 run: args.run,

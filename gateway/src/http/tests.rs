@@ -10,7 +10,7 @@ use super::{Api, ApiLimits, router, server::ApiListener};
 use crate::api::{
     AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
 };
-use crate::client::{Client, Wanted};
+use crate::client::{EventSelection, GatewayClient};
 use crate::config::load::{Inputs, load};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::options::Setting;
@@ -437,7 +437,7 @@ async fn verbs_reach_the_service_with_their_key() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
     let server = Server::start(dir.path(), &fake, LIMITS);
-    let client = Client::new(dir.path());
+    let client = GatewayClient::new(dir.path());
     let key = IdempotencyKey::parse("k").unwrap();
     let path = |rest: &str| format!("/v1/sessions/agent:demo:acp:a%2Fb{rest}");
     let _: Spawned = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();

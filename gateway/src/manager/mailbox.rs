@@ -20,7 +20,7 @@ pub(crate) const ENDING: &str = "GATEWAY_ENDING";
 
 /// Senders to a session's task.
 #[derive(Clone)]
-pub(super) struct Actor {
+pub(super) struct ActorHandle {
     mailbox: mpsc::Sender<Envelope>,
     urgent: mpsc::Sender<Envelope>,
 }
@@ -69,12 +69,12 @@ impl Manager {
 
     /// Returns the session's actor; creates it if needed. If the database prevents the creation, the actor's
     /// task keeps retrying: a session that was just committed may have a run that no client requests again.
-    pub(super) fn actor(&self, key: &SessionKey) -> Actor {
+    pub(super) fn actor(&self, key: &SessionKey) -> ActorHandle {
         self.actor_with(key, Patience::UntilStop)
     }
 
     /// Like `actor`, with the retry policy of the creation.
-    pub(super) fn actor_with(&self, key: &SessionKey, patience: Patience) -> Actor {
+    pub(super) fn actor_with(&self, key: &SessionKey, patience: Patience) -> ActorHandle {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
             return actor.clone();
@@ -83,13 +83,13 @@ impl Manager {
         let (mailbox, mailbox_lane) = mpsc::channel(MAILBOX_MAX);
         let (urgent, urgent_lane) = mpsc::channel(URGENT_MAX);
         let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
-        let actor = Actor { mailbox, urgent };
+        let actor = ActorHandle { mailbox, urgent };
         actors.insert(key.clone(), actor.clone());
         self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes, patience));
         actor
     }
 
-    fn forget(&self, key: &SessionKey, dead: &Actor) {
+    fn forget(&self, key: &SessionKey, dead: &ActorHandle) {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if actors.get(key).is_some_and(|actor| actor.mailbox.same_channel(&dead.mailbox)) {
             actors.remove(key);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Tracked state of one actor.
 #[derive(Debug)]
-struct Known {
+struct TrackedActor {
     key: String,
     /// Start of the current input, in milliseconds since the watch was created, plus one; 0 while idle.
     busy_since: AtomicU64,
@@ -19,7 +19,7 @@ struct Known {
 pub(crate) struct ActorWatch {
     made: Instant,
     next: Arc<AtomicU64>,
-    known: Arc<Mutex<HashMap<u64, Arc<Known>>>>,
+    known: Arc<Mutex<HashMap<u64, Arc<TrackedActor>>>>,
 }
 
 impl Default for ActorWatch {
@@ -30,13 +30,13 @@ impl Default for ActorWatch {
 
 /// Handle of one actor, with which it reports work and idleness. Removes the actor on drop.
 #[derive(Debug)]
-pub(crate) struct Pulse {
+pub(crate) struct ActorHeartbeat {
     watch: ActorWatch,
     id: u64,
-    known: Arc<Known>,
+    known: Arc<TrackedActor>,
 }
 
-impl Pulse {
+impl ActorHeartbeat {
     /// Reports the start of an input.
     pub(crate) fn begin(&self) {
         self.known.busy_since.store(self.watch.ms() + 1, Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl Pulse {
     }
 }
 
-impl Drop for Pulse {
+impl Drop for ActorHeartbeat {
     fn drop(&mut self) {
         self.watch.lock().remove(&self.id);
     }
@@ -57,12 +57,13 @@ impl Drop for Pulse {
 
 impl ActorWatch {
     /// Adds an idle actor of this session.
-    pub(crate) fn enter(&self, key: &str) -> Pulse {
+    pub(crate) fn enter(&self, key: &str) -> ActorHeartbeat {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let known = Known { key: key.to_owned(), busy_since: AtomicU64::new(0), told: AtomicU64::new(0) };
+        let known =
+            TrackedActor { key: key.to_owned(), busy_since: AtomicU64::new(0), told: AtomicU64::new(0) };
         let known = Arc::new(known);
         self.lock().insert(id, Arc::clone(&known));
-        Pulse { watch: self.clone(), id, known }
+        ActorHeartbeat { watch: self.clone(), id, known }
     }
 
     /// Number of live actors.
@@ -84,7 +85,7 @@ impl ActorWatch {
         fresh.map(|(known, busy)| (known.key.clone(), busy)).collect()
     }
 
-    fn busy(&self, known: &Known) -> Option<Duration> {
+    fn busy(&self, known: &TrackedActor) -> Option<Duration> {
         match known.busy_since.load(Ordering::Relaxed) {
             0 => None,
             since => Some(Duration::from_millis((self.ms() + 1).saturating_sub(since))),
@@ -95,7 +96,7 @@ impl ActorWatch {
         u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Known>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<TrackedActor>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

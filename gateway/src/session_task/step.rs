@@ -7,7 +7,7 @@ use crate::core::effect::Write;
 use crate::core::rows::LeaseUse;
 use crate::error::Failure;
 use crate::observe;
-use crate::requests::Performer;
+use crate::requests::AgentRequestExecutor;
 use crate::session_load::make;
 use crate::session_news::{acked, attached, closing, spawned, written};
 use crate::store::StoreError;
@@ -171,7 +171,7 @@ impl Task {
                     self.actor = actor;
                     self.calls = FuturesUnordered::new();
                     self.lookup = None;
-                    self.performer = Performer::new(self.deps.supervisor.clone());
+                    self.performer = AgentRequestExecutor::new(self.deps.supervisor.clone());
                     self.feed = None;
                     self.fresh = true;
                     return Ended::No;

@@ -48,8 +48,8 @@ impl House {
         Server { ending, serving }
     }
 
-    fn client(&self) -> Client {
-        Client::new(self.dir.path())
+    fn client(&self) -> GatewayClient {
+        GatewayClient::new(self.dir.path())
     }
 
     /// Sends a message, each time with a new idempotency key.
