@@ -30,7 +30,7 @@ use crate::session_task::Deps;
 use crate::store::identity::StateDirLocation;
 use crate::store::{Durability, GroupBounds, Store, StoreError};
 use crate::strays;
-use crate::supervisor::{LinkStatus, ReadMarks, Supervisor, hello};
+use crate::supervisor::{ReadMarks, SupervisorClient, SupervisorStatus, hello};
 use acp_shared::codes::Code;
 use acp_shared::protocol::{self, Role};
 use futures_util::FutureExt as _;
@@ -316,7 +316,7 @@ fn start(
     };
     let socket = settings.supervisor_socket.clone();
     let secret = settings.supervisor_secret.clone();
-    let supervisor = Supervisor::start(socket, secret, (hello(role), marks_of(store)), stop.clone());
+    let supervisor = SupervisorClient::start(socket, secret, (hello(role), marks_of(store)), stop.clone());
     let registry = Arc::new(Registry::default());
     let starter = supervisor.clone();
     registry.register(Arc::new(DirectRuntime::new(move || starter.outage())));
@@ -433,10 +433,10 @@ fn tell(changes: &ReloadChanges) {
     }
 }
 
-async fn supervisor_is_up(supervisor: &Supervisor) {
+async fn supervisor_is_up(supervisor: &SupervisorClient) {
     let mut status = supervisor.status();
     // The sender lives as long as the handle, so it cannot be gone here.
-    let _ = status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await;
+    let _ = status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await;
 }
 
 /// Point at which a commit counts as durable.

@@ -25,7 +25,7 @@ use crate::scrape::STUCK;
 use crate::store::Store;
 use crate::store::levels::{self, SessionActivity};
 use crate::store::sessions::SessionFilter;
-use crate::supervisor::{CallError, LinkStatus, Supervisor};
+use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
@@ -44,7 +44,7 @@ pub(crate) struct GatewayService {
     /// Known agents.
     pub(crate) agents: Arc<Agents>,
     /// Client of the supervisor.
-    pub(crate) supervisor: Supervisor,
+    pub(crate) supervisor: SupervisorClient,
     /// Runtime backends.
     pub(crate) registry: Arc<Registry>,
     /// Socket of the supervisor.
@@ -323,10 +323,10 @@ impl GatewayService {
 
     fn status_now(&self) -> StatusView {
         let (connected, pid, detail) = match &*self.supervisor.status().borrow() {
-            LinkStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
-            LinkStatus::Connecting => (false, None, "not connected yet".to_owned()),
-            LinkStatus::Busy(why) | LinkStatus::Down(why) => (false, None, why.clone()),
-            LinkStatus::RolledBack(rollback) => (false, None, rollback.refusal.message.clone()),
+            SupervisorStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
+            SupervisorStatus::Connecting => (false, None, "not connected yet".to_owned()),
+            SupervisorStatus::Busy(why) | SupervisorStatus::Down(why) => (false, None, why.clone()),
+            SupervisorStatus::RolledBack(rollback) => (false, None, rollback.refusal.message.clone()),
         };
         StatusView {
             pid: std::process::id(),

@@ -4,7 +4,7 @@
 //! are in `agents`. The gateway itself opens no file of a project.
 
 use crate::error::Failure;
-use crate::supervisor::{CallError, LinkStatus, Supervisor};
+use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, NAMES_MAX};
 use acp_shared::protocol::{RefusalCode, Reply, Request};
@@ -51,7 +51,7 @@ pub(crate) enum LookupError {
 /// # Errors
 /// [`LookupError`].
 pub(crate) async fn look_up(
-    supervisor: &Supervisor,
+    supervisor: &SupervisorClient,
     lookup: &LookupRequest,
 ) -> Result<LookupResults, LookupError> {
     let (names, paths) = (Vec::from_iter(&lookup.programs), Vec::from_iter(&lookup.directories));
@@ -77,7 +77,7 @@ pub(crate) async fn look_up(
 /// # Errors
 /// `ACP_BACKEND_UNAVAILABLE`.
 pub(crate) async fn look_up_soon(
-    supervisor: &Supervisor,
+    supervisor: &SupervisorClient,
     lookup: &LookupRequest,
 ) -> Result<LookupResults, Failure> {
     let found = async {
@@ -88,7 +88,7 @@ pub(crate) async fn look_up_soon(
                 Err(LookupError::Failed(failure)) => return Err(failure),
                 Err(LookupError::Away) => {}
             }
-            if status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await.is_err() {
+            if status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
@@ -104,7 +104,7 @@ pub(crate) async fn look_up_soon(
 }
 
 /// Sends one request; repeats it while the supervisor is busy.
-async fn ask(supervisor: &Supervisor, op: FilesOp) -> Result<FilesReply, LookupError> {
+async fn ask(supervisor: &SupervisorClient, op: FilesOp) -> Result<FilesReply, LookupError> {
     let request = FilesRequest { scope: FilesScope::Tenant, roots: Vec::new(), op };
     loop {
         let refusal = match supervisor.call(Request::Files(request.clone())).await {

@@ -20,7 +20,7 @@ use crate::core::session::Ending;
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::lookup::look_up_soon;
-use crate::session_task::{Deps, Patience, replay};
+use crate::session_task::{Deps, LoadRetry, replay};
 use crate::store::{StoreError, bindings, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
@@ -66,7 +66,7 @@ impl Manager {
             self.actor(session_key);
         }
         for session_key in &plan.eager {
-            self.actor_with(session_key, Patience::Once);
+            self.actor_with(session_key, LoadRetry::Once);
         }
         tracing::info!(
             now = plan.now.len(),

@@ -9,7 +9,7 @@ use crate::http::server::ApiListener;
 use crate::http::{Api, sessions};
 use crate::store::Store;
 use crate::store::rollback::{self, RollbackRecord};
-use crate::supervisor::{LinkStatus, Supervisor};
+use crate::supervisor::{SupervisorClient, SupervisorStatus};
 use acp_shared::codes::Code;
 use acp_shared::protocol::Rollback;
 use axum::Router;
@@ -24,10 +24,10 @@ const FIRST_ANSWER: Duration = Duration::from_secs(2);
 pub(crate) const ROLLED_BACK: &str = "ROLLED_BACK";
 
 /// Waits until the supervisor refuses this gateway as rolled back, and returns the refusal.
-pub(crate) async fn refused(supervisor: &Supervisor) -> Rollback {
+pub(crate) async fn refused(supervisor: &SupervisorClient) -> Rollback {
     let mut status = supervisor.status();
     loop {
-        if let LinkStatus::RolledBack(rollback) = &*status.borrow_and_update() {
+        if let SupervisorStatus::RolledBack(rollback) = &*status.borrow_and_update() {
             return (**rollback).clone();
         }
         if status.changed().await.is_err() {
@@ -38,11 +38,11 @@ pub(crate) async fn refused(supervisor: &Supervisor) -> Rollback {
 
 /// Returns the error for users if the start of a gateway is refused because its database was rolled back.
 /// While the supervisor does not answer, an earlier refusal of this database still applies.
-pub(crate) async fn at_start(store: &Store, supervisor: &Supervisor) -> Option<Failure> {
+pub(crate) async fn at_start(store: &Store, supervisor: &SupervisorClient) -> Option<Failure> {
     if let Some(rollback) = first_refusal(supervisor).await {
         return Some(note(store, &rollback).await);
     }
-    if matches!(*supervisor.status().borrow(), LinkStatus::Up { .. }) {
+    if matches!(*supervisor.status().borrow(), SupervisorStatus::Up { .. }) {
         return None;
     }
     let dir = store.dir().to_owned();
@@ -52,12 +52,13 @@ pub(crate) async fn at_start(store: &Store, supervisor: &Supervisor) -> Option<F
 }
 
 /// Waits for the supervisor's first answer, bounded, and returns it if it is a refusal as rolled back.
-async fn first_refusal(supervisor: &Supervisor) -> Option<Rollback> {
+async fn first_refusal(supervisor: &SupervisorClient) -> Option<Rollback> {
     let mut status = supervisor.status();
-    let answered = status.wait_for(|status| !matches!(status, LinkStatus::Connecting | LinkStatus::Busy(_)));
+    let answered =
+        status.wait_for(|status| !matches!(status, SupervisorStatus::Connecting | SupervisorStatus::Busy(_)));
     match tokio::time::timeout(FIRST_ANSWER, answered).await {
         Ok(Ok(status)) => match &*status {
-            LinkStatus::RolledBack(rollback) => Some((**rollback).clone()),
+            SupervisorStatus::RolledBack(rollback) => Some((**rollback).clone()),
             _ => None,
         },
         Ok(Err(_)) | Err(_) => None,
@@ -118,7 +119,7 @@ fn words(note: &RollbackRecord, reason: &str) -> String {
 /// The socket cannot be bound.
 pub(crate) async fn answer(
     api: Api,
-    supervisor: &Supervisor,
+    supervisor: &SupervisorClient,
     failure: Failure,
     socket: &Path,
 ) -> std::io::Result<()> {
@@ -130,7 +131,7 @@ pub(crate) async fn answer(
     let serving = tokio::spawn(ApiListener::bind(socket)?.serve(routes, limits, ending.clone()));
     let mut status = supervisor.status();
     tokio::select! {
-        _ = status.wait_for(|status| matches!(status, LinkStatus::Up { .. })) => {}
+        _ = status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })) => {}
         () = ending.cancelled() => {}
     }
     ending.cancel();
@@ -139,10 +140,10 @@ pub(crate) async fn answer(
 }
 
 /// Clears the note and the accepted loss once the supervisor admits this gateway.
-pub(crate) async fn settle(store: Store, supervisor: Supervisor, stop: CancellationToken) {
+pub(crate) async fn settle(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {
     let mut status = supervisor.status();
     loop {
-        let is_up = matches!(*status.borrow_and_update(), LinkStatus::Up { .. });
+        let is_up = matches!(*status.borrow_and_update(), SupervisorStatus::Up { .. });
         if is_up {
             match store.settle_loss().await {
                 Ok(()) => return,

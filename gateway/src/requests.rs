@@ -9,7 +9,7 @@ use crate::core::host::Inspection;
 use crate::core::link::RpcError;
 use crate::core::rows::AgentRequestRow;
 use crate::serve::{AgentRequestJob, inspect, serve};
-use crate::supervisor::Supervisor;
+use crate::supervisor::SupervisorClient;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -48,14 +48,14 @@ impl AgentRequestDone {
 /// Requests of one session's agent in progress.
 #[derive(Debug)]
 pub(crate) struct AgentRequestExecutor {
-    supervisor: Supervisor,
+    supervisor: SupervisorClient,
     tasks: JoinSet<AgentRequestDone>,
     running: HashMap<u64, (AbortHandle, Arc<AtomicBool>)>,
 }
 
 impl AgentRequestExecutor {
     /// Creates a performer without requests.
-    pub(crate) fn new(supervisor: Supervisor) -> Self {
+    pub(crate) fn new(supervisor: SupervisorClient) -> Self {
         Self { supervisor, tasks: JoinSet::new(), running: HashMap::new() }
     }
 

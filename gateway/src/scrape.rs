@@ -3,7 +3,7 @@
 use crate::channel::Channels;
 use crate::metrics::{CONTENT_TYPE, Metrics, keep};
 use crate::store::{Store, StoreError, StoreHealth, levels};
-use crate::supervisor::{LinkStatus, Supervisor};
+use crate::supervisor::{SupervisorClient, SupervisorStatus};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -37,7 +37,7 @@ pub(crate) struct MetricsEndpoint {
     /// Source of the database gauges.
     pub(crate) store: Store,
     /// Source of the connection gauge.
-    pub(crate) supervisor: Supervisor,
+    pub(crate) supervisor: SupervisorClient,
     /// Source of the channels' metrics.
     pub(crate) channels: Channels,
 }
@@ -63,14 +63,14 @@ impl MetricsEndpoint {
         keep(&now.groups_lost, counts.groups_lost);
         keep(&now.checkpoints, counts.checkpoints);
         let connected = match &*self.supervisor.status().borrow() {
-            LinkStatus::Up { generation, .. } => {
+            SupervisorStatus::Up { generation, .. } => {
                 keep(&now.connections, *generation);
                 true
             }
-            LinkStatus::Connecting
-            | LinkStatus::Busy(_)
-            | LinkStatus::Down(_)
-            | LinkStatus::RolledBack(_) => false,
+            SupervisorStatus::Connecting
+            | SupervisorStatus::Busy(_)
+            | SupervisorStatus::Down(_)
+            | SupervisorStatus::RolledBack(_) => false,
         };
         now.connected.set(i64::from(connected));
         for ((channel, account), health) in self.channels.health() {

@@ -12,7 +12,7 @@ use crate::core::host::{Inspection, Reason};
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
 use crate::core::link::{RpcError, Wanted};
 use crate::core::rows::AgentRequestRow;
-use crate::supervisor::{CallError, FeedItem, LinkStatus, Supervisor};
+use crate::supervisor::{CallError, FeedItem, SupervisorClient, SupervisorStatus};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseKind, RefusalCode, Reply, Request, Spawn};
@@ -205,13 +205,13 @@ async fn forget<S: SupervisorCalls>(supervisor: S, lease_id: LeaseId) {
     }
 }
 
-impl SupervisorCalls for Supervisor {
+impl SupervisorCalls for SupervisorClient {
     fn is_connected(&self) -> bool {
-        matches!(*self.status().borrow(), LinkStatus::Up { .. })
+        matches!(*self.status().borrow(), SupervisorStatus::Up { .. })
     }
 
     async fn call(&self, request: Request) -> Result<Reply, CallError> {
-        Supervisor::call(self, request).await
+        SupervisorClient::call(self, request).await
     }
 
     async fn exited(&self, lease_id: LeaseId) -> Result<Option<ExitStatus>, CallError> {
@@ -219,7 +219,7 @@ impl SupervisorCalls for Supervisor {
         let feed = self.feed(lease_id);
         let mut look_ms = LOOK_MS.0;
         loop {
-            match Supervisor::call(self, Request::Tail { lease_id }).await {
+            match SupervisorClient::call(self, Request::Tail { lease_id }).await {
                 Ok(Reply::Tail(tail)) => {
                     if tail.exit.is_some() {
                         return Ok(tail.exit);

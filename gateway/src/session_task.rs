@@ -6,7 +6,7 @@
 mod deps;
 mod step;
 
-pub(crate) use deps::{Deps, Envelope, Lanes, Patience, Profiles};
+pub(crate) use deps::{ActorRequest, CommandQueues, Deps, LoadRetry, Profiles};
 
 use crate::config::load::LoadedConfig;
 use crate::core::actor::{Actor, Answered, Input, LeaseNews, Profile, Ticket};
@@ -18,7 +18,7 @@ use crate::observe;
 use crate::requests::{AgentRequestDone, AgentRequestExecutor};
 use crate::session_load::{configured, load, lookup, profile};
 use crate::session_news::merge;
-use crate::supervisor::{FeedItem, LeaseFeed, LinkStatus};
+use crate::supervisor::{FeedItem, LeaseFeed, SupervisorStatus};
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, SessionKey};
 use futures_util::FutureExt as _;
@@ -42,8 +42,8 @@ const PANICS_MAX: u32 = 5;
 /// Time after which an idle actor is evicted, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
-enum Wake {
-    Command(Envelope),
+enum TaskEvent {
+    Command(ActorRequest),
     Call(Option<(LeaseId, LeaseNews)>),
     LookedUp(Result<LookupResults, LookupError>),
     Feed(VecDeque<FeedItem>),
@@ -58,24 +58,24 @@ enum Wake {
 
 /// Tells if a task has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum TaskEnded {
     Yes,
     No,
 }
 
-type Call = BoxFuture<'static, Option<(LeaseId, LeaseNews)>>;
+type LeaseCall = BoxFuture<'static, Option<(LeaseId, LeaseNews)>>;
 type LookupCall = BoxFuture<'static, Result<LookupResults, LookupError>>;
 
-struct Task {
+struct SessionTask {
     deps: Deps,
     key: SessionKey,
     actor: Actor,
     fence: Fence,
-    lanes: Lanes,
-    link: watch::Receiver<LinkStatus>,
+    lanes: CommandQueues,
+    link: watch::Receiver<SupervisorStatus>,
     reloads: watch::Receiver<Arc<LoadedConfig>>,
     feed: Option<(LeaseId, LeaseFeed)>,
-    calls: FuturesUnordered<Call>,
+    calls: FuturesUnordered<LeaseCall>,
     /// Lookup that a start waits for.
     lookup: Option<(LookupRequest, LookupCall)>,
     performer: AgentRequestExecutor,
@@ -91,14 +91,14 @@ struct Task {
     unopened: Option<(LeaseId, u64)>,
 }
 
-impl Ended {
+impl TaskEnded {
     fn or_else(self, next: impl FnOnce() -> Self) -> Self {
         if self == Self::Yes { self } else { next() }
     }
 }
 
 /// Serves one session until it is idle or superseded, or the gateway stops.
-pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience: Patience) {
+pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: CommandQueues, patience: LoadRetry) {
     // Subscribed before the configuration is first read, so that no change is missed.
     let reloads = deps.live.changes();
     let pulse = deps.metrics.actors().enter(key.as_str());
@@ -130,7 +130,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
     let link = deps.supervisor.status();
     let performer = AgentRequestExecutor::new(deps.supervisor.clone());
     let calls = FuturesUnordered::new();
-    let mut task = Task {
+    let mut task = SessionTask {
         deps,
         key,
         actor,
@@ -154,8 +154,8 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: Lanes, patience:
 
 /// True if creating the actor may succeed later without intervention. Unreadable database content stays
 /// unreadable: commands are refused, and each new command or start tries again.
-fn is_worth_waiting(failure: &Failure, patience: Patience) -> bool {
-    patience == Patience::UntilStop && failure.code == Code::StoreUnavailable && !failure.is_for_repair()
+fn is_worth_waiting(failure: &Failure, patience: LoadRetry) -> bool {
+    patience == LoadRetry::UntilStop && failure.code == Code::StoreUnavailable && !failure.is_for_repair()
 }
 
 /// Returns the name of a stopped session in the report of `doctor`.
@@ -169,14 +169,14 @@ fn note_trouble(deps: &Deps, key: &SessionKey, failure: &Failure) {
     }
 }
 
-async fn refuse_all(deps: &Deps, key: &SessionKey, mut lanes: Lanes, failure: &Failure) {
+async fn refuse_all(deps: &Deps, key: &SessionKey, mut lanes: CommandQueues, failure: &Failure) {
     lanes.mailbox.close();
     lanes.urgent.close();
     refuse_commands(deps, key, &mut lanes, failure).await;
 }
 
 /// Refuses queued commands; a process that they would have stopped is ended anyway (H19).
-async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut Lanes, failure: &Failure) {
+async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut CommandQueues, failure: &Failure) {
     if refuse_waiting(lanes, failure)
         && let Ok(Some(session)) = deps.store.session(key.clone()).await
         && let Some(lease_id) = session.lease_id
@@ -186,10 +186,10 @@ async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut Lanes, failu
 }
 
 /// Refuses all queued commands. Returns true if one of them would have stopped the process.
-fn refuse_waiting(lanes: &mut Lanes, failure: &Failure) -> bool {
+fn refuse_waiting(lanes: &mut CommandQueues, failure: &Failure) -> bool {
     let mut stop = false;
     for lane in [&mut lanes.urgent, &mut lanes.mailbox] {
-        while let Ok(Envelope { command, reply, .. }) = lane.try_recv() {
+        while let Ok(ActorRequest { command, reply, .. }) = lane.try_recv() {
             stop |= stops(&command);
             drop(reply.send(Err(failure.clone())));
         }
@@ -197,8 +197,8 @@ fn refuse_waiting(lanes: &mut Lanes, failure: &Failure) -> bool {
     stop
 }
 
-impl Task {
-    async fn begin(&mut self) -> Ended {
+impl SessionTask {
+    async fn begin(&mut self) -> TaskEnded {
         self.fresh = false;
         self.follow_lease();
         drop(self.link.borrow_and_update());
@@ -206,7 +206,7 @@ impl Task {
         let ended = self.step(Input::Started).await;
         // A process just requested is not requested again, and a rebuilt actor starts over.
         let asked = self.fresh || self.actor.session().lease_id != before;
-        if ended == Ended::No && !asked && self.is_up() {
+        if ended == TaskEnded::No && !asked && self.is_up() {
             self.step(Input::News(LeaseNews::Connected)).await
         } else {
             ended
@@ -225,7 +225,7 @@ impl Task {
             for (_, reply) in self.waiting.drain() {
                 drop(reply.send(Err(Failure::of(Code::Runtime).origin("gateway"))));
             }
-            if self.rebuild().await == Ended::Yes {
+            if self.rebuild().await == TaskEnded::Yes {
                 return;
             }
         }
@@ -239,36 +239,38 @@ impl Task {
             let woken = self.wait().await;
             self.pulse.begin();
             let ended = match woken {
-                Wake::Command(envelope) => self.on_command(envelope).await.or_else(|| self.end_refused()),
-                Wake::LookedUp(found) => self.on_looked_up(found).await.or_else(|| self.end_refused()),
-                Wake::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,
-                Wake::Call(None) => Ended::No,
-                Wake::Feed(items) => self.on_feed(items).await,
-                Wake::Performed(performed) => self.step(performed.input()).await,
-                Wake::Link => self.on_link().await,
-                Wake::Start => self.begin().await,
-                Wake::Reloaded => {
+                TaskEvent::Command(envelope) => {
+                    self.on_command(envelope).await.or_else(|| self.end_refused())
+                }
+                TaskEvent::LookedUp(found) => self.on_looked_up(found).await.or_else(|| self.end_refused()),
+                TaskEvent::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,
+                TaskEvent::Call(None) => TaskEnded::No,
+                TaskEvent::Feed(items) => self.on_feed(items).await,
+                TaskEvent::Performed(performed) => self.step(performed.input()).await,
+                TaskEvent::Link => self.on_link().await,
+                TaskEvent::Start => self.begin().await,
+                TaskEvent::Reloaded => {
                     self.configure();
-                    Ended::No
+                    TaskEnded::No
                 }
-                Wake::Tick => self.step(Input::Tick).await,
-                Wake::Quiet if self.actor.is_quiet() => {
+                TaskEvent::Tick => self.step(Input::Tick).await,
+                TaskEvent::Quiet if self.actor.is_quiet() => {
                     self.deps.metrics.actor_evicted();
-                    Ended::Yes
+                    TaskEnded::Yes
                 }
-                Wake::Quiet => Ended::No,
-                Wake::Stop => Ended::Yes,
+                TaskEvent::Quiet => TaskEnded::No,
+                TaskEvent::Stop => TaskEnded::Yes,
             };
-            if ended == Ended::Yes {
+            if ended == TaskEnded::Yes {
                 return;
             }
         }
     }
 
     /// Waits for the next event. Every branch is safe to cancel: nothing is consumed that is not returned.
-    async fn wait(&mut self) -> Wake {
+    async fn wait(&mut self) -> TaskEvent {
         if self.fresh {
-            return Wake::Start;
+            return TaskEvent::Start;
         }
         let deadline = self.actor.deadline_ms().map(|at| self.deps.clock.instant_of(at));
         let tick = async {
@@ -292,18 +294,18 @@ impl Task {
         let quiet = self.actor.is_quiet();
         tokio::select! {
             biased;
-            () = self.deps.stop.cancelled() => Wake::Stop,
-            Some(envelope) = self.lanes.urgent.recv() => Wake::Command(envelope),
+            () = self.deps.stop.cancelled() => TaskEvent::Stop,
+            Some(envelope) = self.lanes.urgent.recv() => TaskEvent::Command(envelope),
             // An agent with endless output must not delay the deadline for stopping it.
-            () = tick => Wake::Tick,
-            Ok(()) = self.link.changed() => Wake::Link,
-            Ok(()) = self.reloads.changed() => Wake::Reloaded,
-            Some(done) = self.calls.next(), if !self.calls.is_empty() => Wake::Call(done),
-            found = looked_up => Wake::LookedUp(found),
-            done = self.performer.next() => Wake::Performed(done),
-            Some(envelope) = self.lanes.mailbox.recv() => Wake::Command(envelope),
-            items = news => Wake::Feed(items),
-            () = tokio::time::sleep(Duration::from_millis(QUIET_MS)), if quiet => Wake::Quiet,
+            () = tick => TaskEvent::Tick,
+            Ok(()) = self.link.changed() => TaskEvent::Link,
+            Ok(()) = self.reloads.changed() => TaskEvent::Reloaded,
+            Some(done) = self.calls.next(), if !self.calls.is_empty() => TaskEvent::Call(done),
+            found = looked_up => TaskEvent::LookedUp(found),
+            done = self.performer.next() => TaskEvent::Performed(done),
+            Some(envelope) = self.lanes.mailbox.recv() => TaskEvent::Command(envelope),
+            items = news => TaskEvent::Feed(items),
+            () = tokio::time::sleep(Duration::from_millis(QUIET_MS)), if quiet => TaskEvent::Quiet,
         }
     }
 
@@ -333,13 +335,13 @@ impl Task {
         self.lookup = Some((wanted, Box::pin(async move { look_up(&supervisor, &asked).await })));
     }
 
-    async fn on_looked_up(&mut self, found: Result<LookupResults, LookupError>) -> Ended {
+    async fn on_looked_up(&mut self, found: Result<LookupResults, LookupError>) -> TaskEnded {
         self.lookup = None;
         match found {
             Ok(found) => self.take_profile(profile(&self.deps, self.actor.session(), &found)),
             Err(LookupError::Failed(failure)) => self.take_profile(Err(failure)),
             // Repeated after the next connect.
-            Err(LookupError::Away) => return Ended::No,
+            Err(LookupError::Away) => return TaskEnded::No,
         }
         self.step(Input::LookedUp).await
     }
@@ -362,24 +364,24 @@ impl Task {
     }
 
     /// Ends an idle actor whose agent is refused: the next command reads configuration and files again.
-    fn end_refused(&self) -> Ended {
+    fn end_refused(&self) -> TaskEnded {
         if !self.actor.is_refused() || !self.actor.is_quiet() {
-            return Ended::No;
+            return TaskEnded::No;
         }
         self.deps.metrics.actor_evicted();
-        Ended::Yes
+        TaskEnded::Yes
     }
 
     fn is_up(&self) -> bool {
-        matches!(*self.link.borrow(), LinkStatus::Up { .. })
+        matches!(*self.link.borrow(), SupervisorStatus::Up { .. })
     }
 
     /// Requests everything again on a new connection. Responses of the previous one are discarded: a start
     /// refused there may succeed here, and its process would be orphaned.
-    async fn on_link(&mut self) -> Ended {
+    async fn on_link(&mut self) -> TaskEnded {
         self.calls = FuturesUnordered::new();
         self.lookup = None;
-        if !matches!(*self.link.borrow_and_update(), LinkStatus::Up { .. }) {
+        if !matches!(*self.link.borrow_and_update(), SupervisorStatus::Up { .. }) {
             return self.step(Input::Disconnected).await;
         }
         if let Some((_, feed)) = &self.feed {
@@ -388,23 +390,23 @@ impl Task {
         self.step(Input::News(LeaseNews::Connected)).await
     }
 
-    async fn on_news(&mut self, lease_id: LeaseId, news: LeaseNews) -> Ended {
+    async fn on_news(&mut self, lease_id: LeaseId, news: LeaseNews) -> TaskEnded {
         if self.actor.session().lease_id != Some(lease_id) {
-            return Ended::No;
+            return TaskEnded::No;
         }
         self.step(Input::News(news)).await
     }
 
-    async fn on_feed(&mut self, items: VecDeque<FeedItem>) -> Ended {
+    async fn on_feed(&mut self, items: VecDeque<FeedItem>) -> TaskEnded {
         for news in merge(items) {
             if let Some((lease_id, _)) = &self.feed {
                 observe::exited(self.actor.session(), *lease_id, &news);
             }
-            if self.step(Input::News(news)).await == Ended::Yes {
-                return Ended::Yes;
+            if self.step(Input::News(news)).await == TaskEnded::Yes {
+                return TaskEnded::Yes;
             }
         }
-        Ended::No
+        TaskEnded::No
     }
 }
 

@@ -16,7 +16,7 @@ use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::Store;
 use crate::supervisor::by_hand::no_marks;
-use crate::supervisor::{Supervisor, hello};
+use crate::supervisor::{SupervisorClient, hello};
 use crate::tests::{lease_row, open, session_row, spawn};
 use acp_shared::conn::{Conn, Listener};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
@@ -124,9 +124,9 @@ async fn world() -> World {
         epoch: 1,
         home: Home { machine_id: String::new(), dev: 0, ino: 0 },
     };
-    let supervisor = Supervisor::start(path.clone(), path, (hello(role), no_marks()), stop.clone());
+    let supervisor = SupervisorClient::start(path.clone(), path, (hello(role), no_marks()), stop.clone());
     let mut status = supervisor.status();
-    status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await.unwrap();
+    status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
     let metrics = Metrics::default();

@@ -3,7 +3,7 @@
 use super::Manager;
 use crate::core::actor::{Answered, Command, Keyed};
 use crate::error::Failure;
-use crate::session_task::{Envelope, Lanes, Patience, run};
+use crate::session_task::{ActorRequest, CommandQueues, LoadRetry, run};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use std::sync::PoisonError;
@@ -21,8 +21,8 @@ pub(crate) const ENDING: &str = "GATEWAY_ENDING";
 /// Senders to a session's task.
 #[derive(Clone)]
 pub(super) struct ActorHandle {
-    mailbox: mpsc::Sender<Envelope>,
-    urgent: mpsc::Sender<Envelope>,
+    mailbox: mpsc::Sender<ActorRequest>,
+    urgent: mpsc::Sender<ActorRequest>,
 }
 
 impl Manager {
@@ -40,7 +40,7 @@ impl Manager {
         for _ in 0..3 {
             let actor = self.actor(session);
             let (reply, answer) = oneshot::channel();
-            let envelope = Envelope { command: command.clone(), keyed: keyed.clone(), reply };
+            let envelope = ActorRequest { command: command.clone(), keyed: keyed.clone(), reply };
             let urgent = matches!(
                 envelope.command,
                 Command::Cancel(_) | Command::Close(_) | Command::AnswerPermission { .. }
@@ -70,11 +70,11 @@ impl Manager {
     /// Returns the session's actor; creates it if needed. If the database prevents the creation, the actor's
     /// task keeps retrying: a session that was just committed may have a run that no client requests again.
     pub(super) fn actor(&self, key: &SessionKey) -> ActorHandle {
-        self.actor_with(key, Patience::UntilStop)
+        self.actor_with(key, LoadRetry::UntilStop)
     }
 
     /// Like `actor`, with the retry policy of the creation.
-    pub(super) fn actor_with(&self, key: &SessionKey, patience: Patience) -> ActorHandle {
+    pub(super) fn actor_with(&self, key: &SessionKey, patience: LoadRetry) -> ActorHandle {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
             return actor.clone();
@@ -82,7 +82,7 @@ impl Manager {
         actors.retain(|_, actor| !actor.mailbox.is_closed());
         let (mailbox, mailbox_lane) = mpsc::channel(MAILBOX_MAX);
         let (urgent, urgent_lane) = mpsc::channel(URGENT_MAX);
-        let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
+        let lanes = CommandQueues { mailbox: mailbox_lane, urgent: urgent_lane };
         let actor = ActorHandle { mailbox, urgent };
         actors.insert(key.clone(), actor.clone());
         self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes, patience));

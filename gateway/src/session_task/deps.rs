@@ -8,7 +8,7 @@ use crate::lookup::{LookupRequest, LookupResults};
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::store::Store;
-use crate::supervisor::Supervisor;
+use crate::supervisor::SupervisorClient;
 use acp_shared::ids::AgentName;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone)]
 pub(crate) struct Deps {
     pub(crate) store: Store,
-    pub(crate) supervisor: Supervisor,
+    pub(crate) supervisor: SupervisorClient,
     pub(crate) registry: Arc<Registry>,
     pub(crate) clock: Clock,
     pub(crate) profiles: Arc<dyn Profiles>,
@@ -68,7 +68,7 @@ pub(crate) trait Profiles: Send + Sync {
 }
 
 /// Command to the actor.
-pub(crate) struct Envelope {
+pub(crate) struct ActorRequest {
     /// The command.
     pub(crate) command: Command,
     /// Idempotency key, scope and fingerprint.
@@ -79,7 +79,7 @@ pub(crate) struct Envelope {
 
 /// Retry policy if the database prevents the creation of an actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum LoadRetry {
     /// No retry: the next command creates the actor. For actors that are created eagerly and have no open
     /// work.
     Once,
@@ -90,9 +90,9 @@ pub(crate) enum Patience {
 
 /// The two input queues: `urgent` is for cancel, close and permission answers, so that a full mailbox cannot
 /// delay them (design §9, H18).
-pub(crate) struct Lanes {
+pub(crate) struct CommandQueues {
     /// Queue of normal commands.
-    pub(crate) mailbox: mpsc::Receiver<Envelope>,
+    pub(crate) mailbox: mpsc::Receiver<ActorRequest>,
     /// Queue of urgent commands.
-    pub(crate) urgent: mpsc::Receiver<Envelope>,
+    pub(crate) urgent: mpsc::Receiver<ActorRequest>,
 }

@@ -15,7 +15,7 @@ use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::Store;
 use crate::store::by_hand::{SimStore, SimWriter};
-use crate::supervisor::by_hand::Wire;
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use crate::tests::{lease_row, session_row, spawn};
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request};
@@ -28,11 +28,11 @@ const TURNS: usize = 200;
 struct Stage {
     store: Store,
     pump: SimWriter,
-    wire: Wire,
+    wire: SimSupervisorConnection,
     lease_id: LeaseId,
-    mailbox: mpsc::Sender<Envelope>,
+    mailbox: mpsc::Sender<ActorRequest>,
     /// Kept, so that the way stays open.
-    _urgent: mpsc::Sender<Envelope>,
+    _urgent: mpsc::Sender<ActorRequest>,
     stop: CancellationToken,
 }
 
@@ -62,7 +62,7 @@ impl Stage {
     async fn new(hand: &mut SimStore) -> Self {
         crate::aside::by_hand::stay_here();
         let (store, mut pump) = hand.start();
-        let (supervisor, wire) = Wire::new();
+        let (supervisor, wire) = SimSupervisorConnection::new();
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let lease_id = committed(&mut pump, intended(store.clone(), key.clone())).await;
         let registry = Arc::new(Registry::default());
@@ -80,8 +80,8 @@ impl Stage {
         };
         let (mailbox, waits) = mpsc::channel(4);
         let (urgent, hurries) = mpsc::channel(4);
-        let lanes = Lanes { mailbox: waits, urgent: hurries };
-        tokio::spawn(run(deps, key, lanes, Patience::Once));
+        let lanes = CommandQueues { mailbox: waits, urgent: hurries };
+        tokio::spawn(run(deps, key, lanes, LoadRetry::Once));
         let mut stage = Self { store, pump, wire, lease_id, mailbox, _urgent: urgent, stop };
         stage.goes_on().await;
         stage
@@ -119,7 +119,7 @@ impl Stage {
         let (reply, _) = tokio::sync::oneshot::channel();
         let (run_id, key) = (RunId::mint(), IdempotencyKey::mint());
         let command = Command::Prompt { run_id, request, key, caps: None };
-        self.mailbox.try_send(Envelope { command, keyed: None, reply }).ok().unwrap();
+        self.mailbox.try_send(ActorRequest { command, keyed: None, reply }).ok().unwrap();
         turns().await;
         assert_eq!(self.pump.waiting().count(), 1, "the actor waits for its commit");
     }

@@ -1,7 +1,7 @@
 //! One step: the actor decides, the store commits, and only then are the effects executed. Also the recovery
 //! from a failed commit.
 
-use super::{Ended, Envelope, Task, note_trouble, refuse_waiting, trouble};
+use super::{ActorRequest, SessionTask, TaskEnded, note_trouble, refuse_waiting, trouble};
 use crate::core::actor::{Act, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Ticket};
 use crate::core::effect::Write;
 use crate::core::rows::LeaseUse;
@@ -32,10 +32,10 @@ pub(super) async fn stop_lease(deps: &super::Deps, lease_id: LeaseId) {
     drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
 }
 
-impl Task {
+impl SessionTask {
     /// Handles a command: repeats the stored response if its key was used, else runs one step.
-    pub(super) async fn on_command(&mut self, envelope: Envelope) -> Ended {
-        let Envelope { command, keyed, reply } = envelope;
+    pub(super) async fn on_command(&mut self, envelope: ActorRequest) -> TaskEnded {
+        let ActorRequest { command, keyed, reply } = envelope;
         if let Some(keyed) = &keyed {
             match self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await {
                 Ok(None) => self.deps.metrics.idempotency(verb(&keyed.scope), "fresh"),
@@ -44,14 +44,14 @@ impl Task {
                     let result_is = if same { "replay" } else { "conflict" };
                     self.deps.metrics.idempotency(verb(&keyed.scope), result_is);
                     drop(reply.send(replay(&command, keyed, &fingerprint, &result)));
-                    return Ended::No;
+                    return TaskEnded::No;
                 }
                 Err(error) => {
                     if stops(&command) {
                         self.stop_process().await;
                     }
                     drop(reply.send(Err(Failure::from(error))));
-                    return Ended::No;
+                    return TaskEnded::No;
                 }
             }
         }
@@ -66,13 +66,13 @@ impl Task {
     }
 
     /// Runs one step that needs no action if the commit fails.
-    pub(super) async fn step(&mut self, input: Input) -> Ended {
+    pub(super) async fn step(&mut self, input: Input) -> TaskEnded {
         self.step_stopping(input, false).await
     }
 
     /// Runs one step: decide, commit, act. `stops` is true if the process must be ended even if nothing can
     /// be committed (H19).
-    async fn step_stopping(&mut self, input: Input, stops: bool) -> Ended {
+    async fn step_stopping(&mut self, input: Input, stops: bool) -> TaskEnded {
         let ctx = Ctx { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
         let Batch { writes, acts, moves, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
@@ -87,7 +87,7 @@ impl Task {
         observe::committed(&self.deps.metrics, self.actor.session(), &moves);
         self.follow_lease();
         self.act(acts).await;
-        Ended::No
+        TaskEnded::No
     }
 
     /// Handles a failed commit of an opened session. The rebuilt actor reads the opening again from the
@@ -108,7 +108,7 @@ impl Task {
     }
 
     /// Reports a failed commit to all callers, and rebuilds the actor from the last commit.
-    async fn on_commit_failed(&mut self, error: &StoreError, acts: Vec<Act>, stop: bool) -> Ended {
+    async fn on_commit_failed(&mut self, error: &StoreError, acts: Vec<Act>, stop: bool) -> TaskEnded {
         let failure = Failure::from(error.clone());
         for act in acts {
             if let Act::Reply { ticket, .. } = act {
@@ -136,10 +136,10 @@ impl Task {
         self.rebuild().await
     }
 
-    fn superseded(&self) -> Ended {
+    fn superseded(&self) -> TaskEnded {
         tracing::warn!(session_key = %self.key, "superseded by another actor");
         self.deps.metrics.actor_restarted("superseded");
-        Ended::Yes
+        TaskEnded::Yes
     }
 
     /// Ends the process of the last committed lease, although nothing can be committed now (H19).
@@ -150,11 +150,11 @@ impl Task {
     }
 
     /// Rebuilds the actor from the database once possible, unless another actor owns the session by then.
-    pub(super) async fn rebuild(&mut self) -> Ended {
+    pub(super) async fn rebuild(&mut self) -> TaskEnded {
         let mut lease_id = self.feed.as_ref().map(|(lease_id, _)| *lease_id);
         loop {
             tokio::select! {
-                () = self.deps.stop.cancelled() => return Ended::Yes,
+                () = self.deps.stop.cancelled() => return TaskEnded::Yes,
                 () = tokio::time::sleep(Duration::from_millis(REBUILD_MS)) => {}
             }
             let made = match self.deps.store.claim_again(self.fence.clone()).await {
@@ -174,7 +174,7 @@ impl Task {
                     self.performer = AgentRequestExecutor::new(self.deps.supervisor.clone());
                     self.feed = None;
                     self.fresh = true;
-                    return Ended::No;
+                    return TaskEnded::No;
                 }
                 Err(failure) => {
                     if refuse_waiting(&mut self.lanes, &failure)
@@ -185,7 +185,7 @@ impl Task {
                     if failure.is_for_repair() {
                         tracing::error!(session_key = %self.key, %failure, "the actor cannot be made again");
                         note_trouble(&self.deps, &self.key, &failure);
-                        return Ended::Yes;
+                        return TaskEnded::Yes;
                     }
                 }
             }

@@ -18,11 +18,11 @@ use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
-use crate::session_task::{Deps, Envelope, Lanes, Patience, Profiles, run};
+use crate::session_task::{ActorRequest, CommandQueues, Deps, LoadRetry, Profiles, run};
 use crate::store::Store;
 use crate::store::by_hand::SimWriter;
-use crate::supervisor::Supervisor;
-use crate::supervisor::by_hand::Wire;
+use crate::supervisor::SupervisorClient;
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use acp_shared::ids::AgentName;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +67,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone)]
 pub(super) struct Ports {
     pub(super) pump: Arc<Mutex<SimWriter>>,
-    pub(super) wire: Arc<Mutex<Wire>>,
+    pub(super) wire: Arc<Mutex<SimSupervisorConnection>>,
     pub(super) room: Room,
     pub(super) answers: Answers,
     pub(super) pause: Arc<Pause>,
@@ -84,7 +84,7 @@ pub(super) struct Pause {
 }
 
 impl Ports {
-    pub(super) fn new(pump: SimWriter, wire: Wire, room: Room) -> Self {
+    pub(super) fn new(pump: SimWriter, wire: SimSupervisorConnection, room: Room) -> Self {
         Self {
             pump: Arc::new(Mutex::new(pump)),
             wire: Arc::new(Mutex::new(wire)),
@@ -184,7 +184,7 @@ pub(super) struct Gateway {
 /// Builds the dependencies of actors.
 fn deps(
     store: &Store,
-    supervisor: &Supervisor,
+    supervisor: &SupervisorClient,
     config: &LoadedConfig,
     dir: &Path,
     clock: Clock,
@@ -215,19 +215,19 @@ pub(super) async fn leave_behind(
     store: &Store,
     config: &LoadedConfig,
     (dir, now_ms): (&Path, u64),
-) -> Vec<Sender<Envelope>> {
+) -> Vec<Sender<ActorRequest>> {
     let Ok(found) = store.found_sessions().await else { return Vec::new() };
-    let (supervisor, _) = Wire::new();
+    let (supervisor, _) = SimSupervisorConnection::new();
     let clock = Clock::at(now_ms);
     crate::store::by_hand::tell_time(move || clock.now_ms());
     let (deps, _) = deps(store, &supervisor, config, dir, clock);
     let start = |(key, _)| {
         let (mailbox, mailbox_lane) = channel(1);
         let (urgent, urgent_lane) = channel(1);
-        let lanes = Lanes { mailbox: mailbox_lane, urgent: urgent_lane };
+        let lanes = CommandQueues { mailbox: mailbox_lane, urgent: urgent_lane };
         let deps = deps.clone();
         tokio::spawn(async move {
-            run(deps, key, lanes, Patience::Once).await;
+            run(deps, key, lanes, LoadRetry::Once).await;
             drop(urgent);
         });
         mailbox
@@ -239,7 +239,7 @@ pub(super) async fn leave_behind(
 pub(super) fn start(
     store: &Store,
     ports: &Ports,
-    supervisor: &Supervisor,
+    supervisor: &SupervisorClient,
     config: &LoadedConfig,
     (dir, now_ms): (&Path, u64),
 ) -> Gateway {

@@ -11,7 +11,7 @@ use crate::core::session::Ending;
 use crate::error::Failure;
 use crate::inbound::Inlet;
 use crate::manager::Manager;
-use crate::session_task::Envelope;
+use crate::session_task::ActorRequest;
 use crate::store::inbox::{Inbound, Outcome};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
@@ -143,12 +143,12 @@ fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
 }
 
 /// Sends a prompt to an actor directly, without the manager. A response is optional.
-pub(super) fn ask_directly(actor: &Sender<Envelope>, text: String) {
+pub(super) fn ask_directly(actor: &Sender<ActorRequest>, text: String) {
     let Ok(key) = IdempotencyKey::parse(&text.replace(' ', "-")) else { return };
     let request = request(&text, false, false);
     let (reply, _) = oneshot::channel();
     let command = Command::Prompt { run_id: RunId::mint(), request, key, caps: None };
-    drop(actor.try_send(Envelope { command, keyed: None, reply }));
+    drop(actor.try_send(ActorRequest { command, keyed: None, reply }));
 }
 
 impl Door {

@@ -14,9 +14,9 @@ use super::reach::{self, Tally};
 use super::room::{Call, Room};
 use super::trouble::Trouble;
 use crate::config::load::LoadedConfig;
-use crate::session_task::Envelope;
+use crate::session_task::ActorRequest;
 use crate::store::by_hand::{SimStore, SimWriter};
-use crate::supervisor::by_hand::Wire;
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState;
@@ -95,7 +95,7 @@ pub(super) struct Stage<'a> {
     /// True if the store was made to fail in this run.
     failing: bool,
     /// Senders to actors of an earlier gateway that do not know that they are superseded.
-    pub(super) left: Vec<Sender<Envelope>>,
+    pub(super) left: Vec<Sender<ActorRequest>>,
 }
 
 impl<'a> Stage<'a> {
@@ -157,7 +157,7 @@ impl<'a> Stage<'a> {
 
     fn live(&mut self) -> Result<Ended, Broken> {
         let (store, pump) = self.hand.start();
-        let (supervisor, wire) = Wire::new();
+        let (supervisor, wire) = SimSupervisorConnection::new();
         let ports = Ports::new(pump, wire, self.room.clone());
         let runtime =
             life::runtime(ports.clone(), self.chance.next()).map_err(|error| Broken(error.to_string()))?;

@@ -17,7 +17,7 @@ use super::stage::{Broken, EFFECTS_MIN, Stage};
 use crate::aside;
 use crate::config::load::LoadedConfig;
 use crate::store::by_hand::SimStore;
-use crate::supervisor::by_hand::Wire;
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Reply, Request};
 use std::collections::BTreeSet;
@@ -173,7 +173,7 @@ fn is_asked_for_once(breaks: bool) {
     let mut theatre = Theatre::new();
     let dir = theatre.hand.dir().to_owned();
     let (store, pump) = theatre.hand.start();
-    let (supervisor, wire) = Wire::new();
+    let (supervisor, wire) = SimSupervisorConnection::new();
     let ports = Ports::new(pump, wire, Room::default());
     let runtime = life::runtime(ports.clone(), 0).unwrap();
     let spawns = runtime.block_on(async {
@@ -219,7 +219,7 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
     let mut theatre = Theatre::new();
     let dir = theatre.hand.dir().to_owned();
     let (store, pump) = theatre.hand.start();
-    let (supervisor, wire) = Wire::new();
+    let (supervisor, wire) = SimSupervisorConnection::new();
     let ports = Ports::new(pump, wire, Room::default());
     let runtime = life::runtime(ports.clone(), 0).unwrap();
     let asked = runtime.block_on(async {
