@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// `session.*`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "struct Session")]
 pub(crate) struct SessionConfig {
     /// Idle time after which a session is closed. 0: never. Default: 0. Source: "global/session TTL".
     pub(crate) ttl_minutes: u64,
@@ -159,7 +159,7 @@ pub(crate) struct DiscordAccount {
 /// `….files.*` of Discord or one of its accounts: output sent as file attachments. Absent settings come from
 /// the level above.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "struct Files")]
 pub(crate) struct FilesConfig {
     /// Maximum number of messages of an answer. A longer one is sent as its beginning with the whole text
     /// attached as a file. 0: no attachment. Default: none, 5. Ours.
@@ -172,7 +172,7 @@ pub(crate) struct FilesConfig {
 
 /// `channels.NAME.*`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "struct Channel")]
 pub(crate) struct ChannelConfig {
     /// `channels.NAME.thread_bindings.*`.
     pub(crate) thread_bindings: ThreadBindings,

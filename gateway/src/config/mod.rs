@@ -275,7 +275,7 @@ impl Default for Idempotency {
 
 /// `permission.*`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "struct Permission")]
 pub(crate) struct PermissionConfig {
     /// Permission mode, unless the agent or the session sets its own. Default: `ask`.
     pub(crate) mode: PermissionMode,
@@ -297,7 +297,7 @@ impl Default for PermissionConfig {
 
 /// `limits.*`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "struct Limits")]
 pub(crate) struct LimitsConfig {
     /// Maximum number of unfinished runs per session, unless the backend or the agent sets its own. Default:
     /// 16. Source: the backend's max inflight runs per session.
@@ -331,7 +331,7 @@ impl Default for LimitsConfig {
 
 /// `supervisor.*`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "struct Supervisor")]
 pub(crate) struct SupervisorConfig {
     /// Socket of the supervisor. Default: none, `supervisor/supervisor.sock` in the state directory.
     pub(crate) socket: Option<PathBuf>,

@@ -40,7 +40,7 @@ pub(crate) struct ConsoleApi {
 
 /// Body of `POST /v1/console/conversations/{id}/messages`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "struct Say")]
 pub(crate) struct ConsoleMessageBody {
     /// Text of the message.
     pub(crate) text: String,
