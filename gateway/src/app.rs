@@ -85,7 +85,9 @@ pub(crate) async fn serve(
     let stop = CancellationToken::new();
     let live = LiveConfig::new(settings.loaded.clone());
     let config = live.at_start();
-    let Some(store) = open_with_room(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
+    let Some(store) = open_store_with_retry(&settings.state_dir, config, &mut signals).await? else {
+        return Ok(());
+    };
     let clock = Clock::start();
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, (&store, &all), clock, &stop)?);
@@ -97,7 +99,7 @@ pub(crate) async fn serve(
         store.close().await;
         return end;
     }
-    let bound = ApiListener::bind(&socket).map_err(|error| cannot("listen at", &socket, &error))?;
+    let bound = ApiListener::bind(&socket).map_err(|error| io_failure("listen at", &socket, &error))?;
     channels.push(Arc::new(Console::new(store.clone())));
     all.add(channels.iter().cloned());
     let bots = DiscordAccounts::new(&live, all.clone(), stop.clone());
@@ -112,24 +114,25 @@ pub(crate) async fn serve(
         None => None,
     };
     let manager = &service.manager;
-    let resumed = take_up(manager, &inlet).await?;
+    let resumed = resume_work(manager, &inlet).await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
     for channel in &channels {
         tokio::spawn(listen(Arc::clone(channel), Arc::new(inlet.clone()), stop.clone()));
     }
     let bots = tokio::spawn(bots.serve(Arc::new(inlet.clone())));
-    let mut tasks = in_background(&service, inlet, all.clone(), clock, &stop);
+    let mut tasks = spawn_background_tasks(&service, inlet, all.clone(), clock, &stop);
     tasks.extend([("local API", serving), ("bots", bots)]);
     if let Some(listener) = listener {
         let bounds = scrape::ScrapeLimits::default();
         tokio::spawn(scrape::serve(listener, scrape.router(), bounds, stop.clone()));
     }
     if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
-        tokio::spawn(reloads(how, asked, live.clone(), stop.clone()));
+        tokio::spawn(reload_on_signal(how, asked, live.clone(), stop.clone()));
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
     let ended =
-        until_end(&service, signals, || on_ready(GatewayReady { pid: std::process::id(), socket })).await;
+        serve_until_signal(&service, signals, || on_ready(GatewayReady { pid: std::process::id(), socket }))
+            .await;
     tracing::info!("gateway is ending");
     stop.cancel();
     manager.stopped().await;
@@ -149,7 +152,7 @@ pub(crate) async fn serve(
 }
 
 /// Serves until a signal arrives, or the supervisor refuses this gateway as rolled back.
-async fn until_end(
+async fn serve_until_signal(
     service: &GatewayService,
     mut signals: ServiceSignals,
     on_ready: impl FnOnce() + Send,
@@ -166,7 +169,7 @@ async fn until_end(
     };
     tokio::select! {
         () = served => Ok(()),
-        rollback = refuse::refused(&service.supervisor) => Err(refuse::note(&service.store, &rollback).await),
+        rollback = refuse::wait_for_refusal(&service.supervisor) => Err(refuse::note(&service.store, &rollback).await),
     }
 }
 
@@ -179,14 +182,14 @@ async fn refuse_to_serve(
     signals: &mut ServiceSignals,
 ) -> Option<Result<(), Failure>> {
     let (store, supervisor) = (&service.store, &service.supervisor);
-    tokio::spawn(refuse::settle(store.clone(), supervisor.clone(), api.ending.clone()));
+    tokio::spawn(refuse::clear_when_admitted(store.clone(), supervisor.clone(), api.ending.clone()));
     let refusing = async {
-        let failure = refuse::at_start(store, supervisor).await?;
+        let failure = refuse::startup_refusal(store, supervisor).await?;
         if !stays {
             return Some(Err(failure));
         }
         let answered = refuse::answer(api.clone(), supervisor, failure, socket).await;
-        answered.err().map(|error| Err(cannot("listen at", socket, &error)))
+        answered.err().map(|error| Err(io_failure("listen at", socket, &error)))
     };
     tokio::select! {
         result = refusing => result,
@@ -196,7 +199,7 @@ async fn refuse_to_serve(
 
 /// Resumes work that was in progress before a restart, before new input is accepted. Returns the number of
 /// sessions.
-async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
+async fn resume_work(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
     let resumed = manager.resume().await?;
     match inlet.bindings().reconcile().await {
         Ok(found) => tracing::info!(?found, "bindings after a start"),
@@ -207,7 +210,7 @@ async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
 }
 
 /// Spawns the background tasks. Returns, by name, the tasks that shutdown waits for.
-pub(crate) fn in_background(
+pub(crate) fn spawn_background_tasks(
     service: &GatewayService,
     inlet: Inlet,
     channels: Channels,
@@ -223,8 +226,8 @@ pub(crate) fn in_background(
     let delivering = delivery::run(store.clone(), channels, live.clone(), metrics.clone(), stop.clone());
     vec![
         ("watchdog", tokio::spawn(scrape::watch(metrics.clone(), stop.clone()))),
-        ("answers", tokio::spawn(forget::answers(store.clone(), live.clone(), stop.clone()))),
-        ("said", tokio::spawn(forget::said(store.clone(), stop.clone()))),
+        ("answers", tokio::spawn(forget::expire_results(store.clone(), live.clone(), stop.clone()))),
+        ("said", tokio::spawn(forget::expire_sent_messages(store.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
         ("bindings", tokio::spawn(inlet.bindings().clone().keep(stop.clone()))),
         ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
@@ -243,7 +246,7 @@ async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: Cancella
 
 /// Opens the store; retries while the disk is full, because a start has to write the index of the log and its
 /// epoch, by which the supervisor tells this start from earlier ones. `None` if a signal arrives first.
-async fn open_with_room(
+async fn open_store_with_retry(
     state_dir: &Path,
     config: &Config,
     signals: &mut ServiceSignals,
@@ -278,12 +281,12 @@ async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure>
     };
     let opened = tokio::task::spawn_blocking(open).await;
     let opened = opened.map_err(|_| Failure::of(Code::StoreUnavailable))?;
-    opened.map_err(|error| not_opened(error, state_dir))
+    opened.map_err(|error| open_failure(error, state_dir))
 }
 
 /// Error for a state directory that cannot be opened. Shown to the person who starts the gateway, not only
 /// logged.
-fn not_opened(error: StoreError, state_dir: &Path) -> Failure {
+fn open_failure(error: StoreError, state_dir: &Path) -> Failure {
     let dir = state_dir.display().to_string();
     let mut failure = Failure::from(error.clone());
     if failure.detail_code.is_some() {
@@ -316,11 +319,13 @@ fn start(
     };
     let socket = settings.supervisor_socket.clone();
     let secret = settings.supervisor_secret.clone();
-    let supervisor = SupervisorClient::start(socket, secret, (hello(role), marks_of(store)), stop.clone());
+    let supervisor =
+        SupervisorClient::start(socket, secret, (hello(role), marks_reader(store)), stop.clone());
     let registry = Arc::new(Registry::default());
     let starter = supervisor.clone();
     registry.register(Arc::new(DirectRuntime::new(move || starter.outage())));
-    let exe = std::env::current_exe().map_err(|error| cannot("find", Path::new("this program"), &error))?;
+    let exe =
+        std::env::current_exe().map_err(|error| io_failure("find", Path::new("this program"), &error))?;
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(live.clone(), env.collect(), &exe, &settings.state_dir));
@@ -355,7 +360,7 @@ fn start(
 }
 
 /// Reads the progress sent with each Hello from the store at that time.
-fn marks_of(store: &Store) -> ReadMarks {
+fn marks_reader(store: &Store) -> ReadMarks {
     let store = store.clone();
     Box::new(move || {
         let store = store.clone();
@@ -387,7 +392,7 @@ impl std::fmt::Debug for Reload {
 
 /// Reloads the configuration on each signal. An invalid one is refused as a whole, and the old one stays in
 /// force.
-async fn reloads(how: Reload, mut asked: Signal, live: LiveConfig, stop: CancellationToken) {
+async fn reload_on_signal(how: Reload, mut asked: Signal, live: LiveConfig, stop: CancellationToken) {
     let how = Arc::new(how);
     loop {
         tokio::select! {
@@ -398,7 +403,7 @@ async fn reloads(how: Reload, mut asked: Signal, live: LiveConfig, stop: Cancell
         let (how, live) = (Arc::clone(&how), live.clone());
         let done = tokio::task::spawn_blocking(move || reload(&how, &live)).await;
         match done {
-            Ok(Ok(changes)) => tell(&changes),
+            Ok(Ok(changes)) => log_reload(&changes),
             Ok(Err(failure)) => {
                 tracing::error!(%failure, "the new configuration is refused, the old one stays in force");
             }
@@ -420,7 +425,7 @@ fn reload(how: &Reload, live: &LiveConfig) -> Result<ReloadChanges, Failure> {
     Ok(changes)
 }
 
-fn tell(changes: &ReloadChanges) {
+fn log_reload(changes: &ReloadChanges) {
     let list = |keys: &[String]| keys.join(", ");
     if changes.applied.is_empty() {
         tracing::info!("configuration read anew: nothing changed that a running gateway takes on");
@@ -470,7 +475,7 @@ fn cannot_listen(at: std::net::SocketAddr, error: &std::io::Error) -> Failure {
     Failure::new(Code::Runtime, text).origin("gateway")
 }
 
-fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
+fn io_failure(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Code::Runtime, format!("Cannot {what} {}: {error}", path.display())).origin("gateway")
 }
 

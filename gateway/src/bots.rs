@@ -35,7 +35,7 @@ impl DiscordAccounts {
     /// Starts the bots of the configuration. Incoming events are read only once [`DiscordAccounts::serve`] runs.
     pub(crate) fn new(live: &LiveConfig, channels: Channels, stop: CancellationToken) -> Self {
         let mut bots = Self { channels, changes: live.changes(), stop, bots: BTreeMap::new() };
-        bots.follow(wanted(live.at_start()));
+        bots.follow(desired_accounts(live.at_start()));
         bots
     }
 
@@ -56,7 +56,7 @@ impl DiscordAccounts {
             }
             let now = Arc::clone(&self.changes.borrow_and_update());
             // Blocking: tokens are read from files.
-            match tokio::task::spawn_blocking(move || wanted(&now.config)).await {
+            match tokio::task::spawn_blocking(move || desired_accounts(&now.config)).await {
                 Ok(wanted) => self.follow(wanted),
                 Err(error) => tracing::error!(%error, "the accounts of Discord stay as they are"),
             }
@@ -117,7 +117,7 @@ async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, ends: Cancella
     }
 }
 
-fn wanted(config: &Config) -> DesiredAccounts {
+fn desired_accounts(config: &Config) -> DesiredAccounts {
     let of = |(id, account): (&String, &config::DiscordAccount)| {
         let of_account = |binding: &&config::Binding| {
             binding.channel == DISCORD && (binding.account == *id || binding.account == "*")
@@ -162,7 +162,7 @@ mod tests {
             ("personas = false", "personas = true", true),
         ] {
             let text = format!("[channels.discord]\n{channel}\n{}", account("main", &token, of_account));
-            let wanted = wanted(&loaded(&text).config);
+            let wanted = desired_accounts(&loaded(&text).config);
             assert_eq!(wanted["main"].as_ref().map(|it| it.personas), Ok(want), "{text}");
         }
     }
@@ -180,7 +180,7 @@ mod tests {
         let (live, channels) = (LiveConfig::new(loaded("")), Channels::default());
         let mut bots = DiscordAccounts::new(&live, channels.clone(), CancellationToken::new());
         let mut becomes = |text: &str, want: &[&str]| {
-            bots.follow(wanted(&loaded(text).config));
+            bots.follow(desired_accounts(&loaded(text).config));
             let ids: Vec<String> = bots.bots.keys().cloned().collect();
             assert_eq!(ids, want, "{text}");
             for id in ["a", "b"] {

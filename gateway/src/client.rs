@@ -108,7 +108,7 @@ impl GatewayClient {
         body: &B,
         key: &IdempotencyKey,
     ) -> Result<T, Failure> {
-        let body = serde_json::to_vec(body).map_err(|error| odd(&error.to_string()))?;
+        let body = serde_json::to_vec(body).map_err(|error| invalid_response(&error.to_string()))?;
         self.ask(Method::POST, path, Bytes::from(body), Some(key)).await
     }
 
@@ -133,7 +133,7 @@ impl GatewayClient {
                 }
             }
         };
-        within(self.deadline, asking).await
+        with_deadline(self.deadline, asking).await
     }
 
     /// Makes one attempt. Returns status and body.
@@ -226,7 +226,7 @@ impl EventStream {
         if let Some(ready) = self.ready() {
             return ready;
         }
-        within(deadline, self.more()).await
+        with_deadline(deadline, self.more()).await
     }
 
     /// Returns the next event line that is already received; `None` if there is none.
@@ -236,7 +236,7 @@ impl EventStream {
         }
         loop {
             match self.parser.next() {
-                Err(error) => return Some(Err(odd(&error.to_string()))),
+                Err(error) => return Some(Err(invalid_response(&error.to_string()))),
                 Ok(None) => return None,
                 Ok(Some(event)) => {
                     if let Some(ready) = self.take(event) {
@@ -275,7 +275,7 @@ impl EventStream {
                 Some(body) => match body.frame().await {
                     Some(Ok(frame)) => {
                         if let Some(bytes) = frame.data_ref() {
-                            self.parser.push(bytes).map_err(|error| odd(&error.to_string()))?;
+                            self.parser.push(bytes).map_err(|error| invalid_response(&error.to_string()))?;
                         }
                         self.patience = RetryBudget::new(true);
                         continue;
@@ -341,24 +341,24 @@ fn request(
     for (name, value) in headers {
         request = request.header(name, *value);
     }
-    request.body(Full::new(body)).map_err(|error| odd(&error.to_string()))
+    request.body(Full::new(body)).map_err(|error| invalid_response(&error.to_string()))
 }
 
 fn read_answer<T: DeserializeOwned>((status, body): (StatusCode, Bytes)) -> Result<T, Failure> {
     if !status.is_success() {
         return Err(read_failure(status, &body));
     }
-    serde_json::from_slice(&body).map_err(|error| odd(&error.to_string()))
+    serde_json::from_slice(&body).map_err(|error| invalid_response(&error.to_string()))
 }
 
 fn read_failure(status: StatusCode, body: &[u8]) -> Failure {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(body) => body.failure,
-        Err(_) => odd(&format!("HTTP status {status}")),
+        Err(_) => invalid_response(&format!("HTTP status {status}")),
     }
 }
 
-async fn within<T>(
+async fn with_deadline<T>(
     deadline: Option<Instant>,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -371,7 +371,7 @@ async fn within<T>(
 }
 
 /// Builds the failure for an invalid response: the versions of gateway and client do not match.
-fn odd(what: &str) -> Failure {
+fn invalid_response(what: &str) -> Failure {
     Failure::new(Code::Runtime, format!("the gateway's answer was not understood: {what}")).origin("client")
 }
 

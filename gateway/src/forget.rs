@@ -20,7 +20,7 @@ const SAID_KEPT_MS: u64 = 30 * SAID_EVERY_MS;
 const ROWS_AT_ONCE: u64 = 1_000;
 
 /// Deletes expired responses until `stop`.
-pub(crate) async fn answers(store: Store, live: LiveConfig, stop: CancellationToken) {
+pub(crate) async fn expire_results(store: Store, live: LiveConfig, stop: CancellationToken) {
     let mut every = tokio::time::interval(Duration::from_millis(ANSWERS_EVERY_MS));
     loop {
         tokio::select! {
@@ -28,7 +28,7 @@ pub(crate) async fn answers(store: Store, live: LiveConfig, stop: CancellationTo
             () = stop.cancelled() => return,
             _ = every.tick() => {}
         }
-        match store.expire_answers(answers_before(&live, now_ms()), ROWS_AT_ONCE).await {
+        match store.expire_answers(results_expire_before(&live, now_ms()), ROWS_AT_ONCE).await {
             Ok(0) => {}
             Ok(rows) => tracing::debug!(rows, "old answers forgotten"),
             Err(error) => tracing::warn!(%error, "old answers cannot be forgotten"),
@@ -37,12 +37,12 @@ pub(crate) async fn answers(store: Store, live: LiveConfig, stop: CancellationTo
 }
 
 /// Returns the time before which stored responses are expired.
-pub(crate) fn answers_before(live: &LiveConfig, now_ms: u64) -> u64 {
+pub(crate) fn results_expire_before(live: &LiveConfig, now_ms: u64) -> u64 {
     now_ms.saturating_sub(live.policy(&Scope::default()).idempotency_ttl_ms.value)
 }
 
 /// Deletes records of own messages until `stop`.
-pub(crate) async fn said(store: Store, stop: CancellationToken) {
+pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) {
     let mut before_ms = now_ms();
     loop {
         tokio::select! {
@@ -51,8 +51,8 @@ pub(crate) async fn said(store: Store, stop: CancellationToken) {
             () = tokio::time::sleep(Duration::from_millis(SAID_EVERY_MS)) => {}
         }
         let now_ms = now_ms();
-        let looked = match is_plausible(before_ms, now_ms) {
-            true => forget_said(&store, now_ms, ROWS_AT_ONCE).await,
+        let looked = match is_clock_plausible(before_ms, now_ms) {
+            true => delete_sent_messages(&store, now_ms, ROWS_AT_ONCE).await,
             false => {
                 tracing::warn!("the clock was set: what was said is kept for a day more");
                 Ok(0)
@@ -69,12 +69,12 @@ pub(crate) async fn said(store: Store, stop: CancellationToken) {
 
 /// True if the wall clock advanced about one interval since the last run. After a clock change, a recent
 /// record could look a year old.
-const fn is_plausible(before_ms: u64, now_ms: u64) -> bool {
+const fn is_clock_plausible(before_ms: u64, now_ms: u64) -> bool {
     now_ms >= before_ms && now_ms - before_ms <= 2 * SAID_EVERY_MS
 }
 
 /// Deletes all expired records, `rows` per transaction. Returns their number.
-async fn forget_said(store: &Store, now_ms: u64, rows: u64) -> Result<usize, StoreError> {
+async fn delete_sent_messages(store: &Store, now_ms: u64, rows: u64) -> Result<usize, StoreError> {
     let mut forgotten = 0;
     loop {
         let gone = store.forget_said(now_ms.saturating_sub(SAID_KEPT_MS), rows).await?;
@@ -121,7 +121,7 @@ mod tests {
             Ok(())
         };
         store.write("reply", reply).await.unwrap();
-        assert_eq!(forget_said(&store, now_ms, 7).await.unwrap(), 29);
+        assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 29);
         let left = "SELECT count(*) AS n FROM acp_reply";
         let left = store.read("left", move |db| {
             crate::store::codec::first(db, left, [], |row| Ok(row.get::<_, i64>("n")?))
@@ -134,7 +134,7 @@ mod tests {
         });
         let own = own.await.unwrap();
         assert!(own[..31].iter().all(|own| *own) && own[31..].iter().all(|own| !own), "{own:?}");
-        assert_eq!(forget_said(&store, now_ms, 7).await.unwrap(), 0);
+        assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 0);
     }
 
     /// The rows that go are found by their index, and not by a look through all of them.
@@ -154,8 +154,8 @@ mod tests {
     fn c13_a_clock_that_was_set_forgets_nothing() {
         for (moved_ms, plausible) in [(0, true), (DAY_MS, true), (2 * DAY_MS, true), (2 * DAY_MS + 1, false)]
         {
-            assert_eq!(is_plausible(DAY_MS, DAY_MS + moved_ms), plausible, "{moved_ms}");
+            assert_eq!(is_clock_plausible(DAY_MS, DAY_MS + moved_ms), plausible, "{moved_ms}");
         }
-        assert!(!is_plausible(DAY_MS, DAY_MS - 1), "set back");
+        assert!(!is_clock_plausible(DAY_MS, DAY_MS - 1), "set back");
     }
 }

@@ -23,7 +23,7 @@ pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToke
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => look(&store, &metrics).await,
+            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => check_once(&store, &metrics).await,
         }
         wait_ms = EVERY_MS;
     }
@@ -31,7 +31,7 @@ pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToke
 
 /// Runs one check on a snapshot, concurrently with commits. Uses a new connection, since the page caches of
 /// the others would hide damage on disk.
-async fn look(store: &Store, metrics: &Metrics) {
+async fn check_once(store: &Store, metrics: &Metrics) {
     let dir = store.dir().to_owned();
     let pages = move || schema::open_reader(&dir).and_then(|db| check::pages(&db, true));
     let looked = aside::run(pages).await;
@@ -67,7 +67,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         let metrics = Metrics::default();
-        look(&store, &metrics).await;
+        check_once(&store, &metrics).await;
         assert_eq!(metrics.now().sound.get(), 1);
         let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(DB_FILE)).unwrap();
         let pages = file.metadata().unwrap().len() / 4096;
@@ -75,7 +75,7 @@ mod tests {
         for page in 1..pages {
             file.write_all_at(&[0xee; 512], page * 4096).unwrap();
         }
-        look(&store, &metrics).await;
+        check_once(&store, &metrics).await;
         assert_eq!(metrics.now().sound.get(), 0);
         store.close().await;
     }

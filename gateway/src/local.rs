@@ -14,7 +14,7 @@ use crate::core::ttl::Expiry;
 use crate::error::Failure;
 use crate::http::service::{Service, ServiceFuture};
 use crate::live::LiveConfig;
-use crate::lookup::look_up_soon;
+use crate::lookup::look_up_with_timeout;
 use crate::manager::{
     Cancelled, CloseRequest, Manager, PromptAccepted, PromptRequest, QueuedChange, QueuedNow, SessionNow,
     SpawnRequest, Spawned,
@@ -269,7 +269,7 @@ impl Service for GatewayService {
 
     fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
         Box::pin(async move {
-            let found = look_up_soon(&self.supervisor, &self.agents.lookup_all()).await?;
+            let found = look_up_with_timeout(&self.supervisor, &self.agents.lookup_all()).await?;
             Ok(self.agents.list(&found))
         })
     }

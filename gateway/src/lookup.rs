@@ -76,7 +76,7 @@ pub(crate) async fn look_up(
 ///
 /// # Errors
 /// `ACP_BACKEND_UNAVAILABLE`.
-pub(crate) async fn look_up_soon(
+pub(crate) async fn look_up_with_timeout(
     supervisor: &SupervisorClient,
     lookup: &LookupRequest,
 ) -> Result<LookupResults, Failure> {

@@ -68,10 +68,10 @@ async fn a_supervisor_that_is_away_is_waited_for_and_then_said_to_be_away() {
     let (supervisor, mut wire) = SimSupervisorConnection::new();
     assert_eq!(look_up(&supervisor, &lookup(1)).await, Err(LookupError::Away));
     let begun = tokio::time::Instant::now();
-    let failure = look_up_soon(&supervisor, &lookup(1)).await.unwrap_err();
+    let failure = look_up_with_timeout(&supervisor, &lookup(1)).await.unwrap_err();
     assert_eq!((failure.code, begun.elapsed()), (Code::BackendUnavailable, WAIT));
 
-    let asked = tokio::spawn(async move { look_up_soon(&supervisor, &lookup(1)).await });
+    let asked = tokio::spawn(async move { look_up_with_timeout(&supervisor, &lookup(1)).await });
     tokio::time::sleep(WAIT / 2).await;
     wire.up("s");
     drop(next(&mut wire).await);
@@ -88,7 +88,7 @@ async fn a_supervisor_that_is_away_is_waited_for_and_then_said_to_be_away() {
 async fn a_supervisor_that_cannot_look_says_why() {
     let (supervisor, mut wire) = SimSupervisorConnection::new();
     wire.up("s");
-    let asked = tokio::spawn(async move { look_up_soon(&supervisor, &lookup(1)).await });
+    let asked = tokio::spawn(async move { look_up_with_timeout(&supervisor, &lookup(1)).await });
     let (id, _) = next(&mut wire).await;
     let error = FilesError::NoHelper { message: "no program".to_owned() };
     wire.reply(id, Ok(Reply::Files(Err(error))));

@@ -19,7 +19,7 @@ use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, Session
 use crate::core::session::Ending;
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::lookup::look_up_soon;
+use crate::lookup::look_up_with_timeout;
 use crate::session_task::{Deps, LoadRetry, replay};
 use crate::store::{StoreError, bindings, sessions};
 use acp_shared::codes::Code;
@@ -236,7 +236,7 @@ impl Manager {
             Ok(setting) => self.ask(session, Command::Set(setting), keyed).await,
             Err(refusal) => self.answered_before(&Command::Set(setting), keyed.as_ref(), refusal).await,
         };
-        now_of(answered)
+        session_now(answered)
     }
 
     /// Validates the part of a setting that needs the file system.
@@ -246,7 +246,7 @@ impl Manager {
         let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
         let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
         let lookup = self.deps.profiles.lookup(&row.agent, Some(&asked), &[]);
-        let found = look_up_soon(&self.deps.supervisor, &lookup).await?;
+        let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         Ok(Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked), &found)?))
     }
 
@@ -329,11 +329,11 @@ impl Manager {
         command: Command,
         keyed: Option<Keyed>,
     ) -> Result<SessionNow, Failure> {
-        now_of(self.ask(session, command, keyed).await)
+        session_now(self.ask(session, command, keyed).await)
     }
 }
 
-fn now_of(answered: Result<Answered, Failure>) -> Result<SessionNow, Failure> {
+fn session_now(answered: Result<Answered, Failure>) -> Result<SessionNow, Failure> {
     match answered? {
         Answered::Now(now) => Ok(now),
         Answered::Prompt(_) | Answered::Cancel(_) | Answered::Queued(_) | Answered::Done => {

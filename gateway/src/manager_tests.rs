@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::{Durability, Store, bindings};
-use crate::supervisor::by_hand::looking_up;
+use crate::supervisor::by_hand::local_lookup_supervisor;
 use crate::tests::{binding_row, conversation, eventually, said, session_row, spawn, wanted};
 use acp_shared::ids::AgentName;
 use futures_util::future::join_all;
@@ -43,7 +43,7 @@ fn over(dir: TempDir, text: &str) -> World {
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
     let stop = CancellationToken::new();
     let instance_id = GatewayInstanceId::mint();
-    let supervisor = looking_up();
+    let supervisor = local_lookup_supervisor();
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
     let live = LiveConfig::new(read(text));

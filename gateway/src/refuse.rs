@@ -24,7 +24,7 @@ const FIRST_ANSWER: Duration = Duration::from_secs(2);
 pub(crate) const ROLLED_BACK: &str = "ROLLED_BACK";
 
 /// Waits until the supervisor refuses this gateway as rolled back, and returns the refusal.
-pub(crate) async fn refused(supervisor: &SupervisorClient) -> Rollback {
+pub(crate) async fn wait_for_refusal(supervisor: &SupervisorClient) -> Rollback {
     let mut status = supervisor.status();
     loop {
         if let SupervisorStatus::RolledBack(rollback) = &*status.borrow_and_update() {
@@ -38,7 +38,7 @@ pub(crate) async fn refused(supervisor: &SupervisorClient) -> Rollback {
 
 /// Returns the error for users if the start of a gateway is refused because its database was rolled back.
 /// While the supervisor does not answer, an earlier refusal of this database still applies.
-pub(crate) async fn at_start(store: &Store, supervisor: &SupervisorClient) -> Option<Failure> {
+pub(crate) async fn startup_refusal(store: &Store, supervisor: &SupervisorClient) -> Option<Failure> {
     if let Some(rollback) = first_refusal(supervisor).await {
         return Some(note(store, &rollback).await);
     }
@@ -48,7 +48,7 @@ pub(crate) async fn at_start(store: &Store, supervisor: &SupervisorClient) -> Op
     let dir = store.dir().to_owned();
     let known = tokio::task::spawn_blocking(move || rollback::read(&dir)).await.ok().flatten()?;
     let reason = "the supervisor refused this database before, and does not answer now";
-    (known.epoch == store.identity().epoch).then(|| failure(words(&known, reason)))
+    (known.epoch == store.identity().epoch).then(|| failure(refusal_message(&known, reason)))
 }
 
 /// Waits for the supervisor's first answer, bounded, and returns it if it is a refusal as rolled back.
@@ -79,7 +79,7 @@ pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
     };
     let dir = store.dir().to_owned();
     let (kept, text) =
-        (note.clone(), words(&note, &format!("the supervisor says: {}", rollback.refusal.message)));
+        (note.clone(), refusal_message(&note, &format!("the supervisor says: {}", rollback.refusal.message)));
     let written = tokio::task::spawn_blocking(move || rollback::write(&dir, &kept)).await;
     if !matches!(written, Ok(Ok(()))) {
         tracing::warn!(?written, "refusal not noted in the state directory");
@@ -100,7 +100,7 @@ fn failure(text: String) -> Failure {
     Failure::new(Code::StoreUnavailable, text).detail(ROLLED_BACK).origin("gateway")
 }
 
-fn words(note: &RollbackRecord, reason: &str) -> String {
+fn refusal_message(note: &RollbackRecord, reason: &str) -> String {
     format!(
         "The gateway refuses to serve: {reason}. The database here is at epoch {} and event {}, on \
          record are epoch {} and event {}. {} living agents are kept until {}; nothing is done meanwhile.",
@@ -140,7 +140,7 @@ pub(crate) async fn answer(
 }
 
 /// Clears the note and the accepted loss once the supervisor admits this gateway.
-pub(crate) async fn settle(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {
+pub(crate) async fn clear_when_admitted(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {
     let mut status = supervisor.status();
     loop {
         let is_up = matches!(*status.borrow_and_update(), SupervisorStatus::Up { .. });

@@ -118,7 +118,7 @@ where
         Wanted::TerminalRelease { terminal_id } => {
             let lease_id = ours(terminal_id).await?;
             let result = terminal::release(supervisor, lease_id).await?;
-            tokio::spawn(forget(supervisor.clone(), lease_id));
+            tokio::spawn(release_after_exit(supervisor.clone(), lease_id));
             Ok(result)
         }
         Wanted::Permission { .. } => {
@@ -193,7 +193,7 @@ async fn find<S: SupervisorCalls>(
 }
 
 /// Releases a terminal after the end of its command, which may take a moment, to discard the output.
-async fn forget<S: SupervisorCalls>(supervisor: S, lease_id: LeaseId) {
+async fn release_after_exit<S: SupervisorCalls>(supervisor: S, lease_id: LeaseId) {
     for _ in 0..FORGET_TRIES {
         match supervisor.call(Request::Release { lease_id }).await {
             // "Has not ended": the only temporary refusal.

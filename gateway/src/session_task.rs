@@ -12,7 +12,7 @@ use crate::config::load::LoadedConfig;
 use crate::core::actor::{Actor, Answered, Input, LeaseNews, Profile, Ticket};
 use crate::core::effect::Fence;
 use crate::error::Failure;
-use crate::lookup::{LookupError, LookupRequest, LookupResults, look_up, look_up_soon};
+use crate::lookup::{LookupError, LookupRequest, LookupResults, look_up, look_up_with_timeout};
 use crate::metrics::ActorHeartbeat;
 use crate::observe;
 use crate::requests::{AgentRequestDone, AgentRequestExecutor};
@@ -30,7 +30,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 pub(crate) use step::replay;
-use step::{stop_lease, stops};
+use step::{close_lease_now, is_stop_command};
 use tokio::sync::{oneshot, watch};
 
 /// First delay before an actor is loaded again after a database failure, in milliseconds.
@@ -110,9 +110,9 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: CommandQueues, p
                 deps.metrics.troubles().clear(&trouble(&key));
                 break loaded;
             }
-            Err(failure) if !is_worth_waiting(&failure, patience) => {
+            Err(failure) if !is_load_retryable(&failure, patience) => {
                 tracing::error!(session_key = %key, %failure, "the actor cannot be made");
-                note_trouble(&deps, &key, &failure);
+                record_blocked_session(&deps, &key, &failure);
                 refuse_all(&deps, &key, lanes, &failure).await;
                 return;
             }
@@ -154,7 +154,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: CommandQueues, p
 
 /// True if creating the actor may succeed later without intervention. Unreadable database content stays
 /// unreadable: commands are refused, and each new command or start tries again.
-fn is_worth_waiting(failure: &Failure, patience: LoadRetry) -> bool {
+fn is_load_retryable(failure: &Failure, patience: LoadRetry) -> bool {
     patience == LoadRetry::UntilStop && failure.code == Code::StoreUnavailable && !failure.is_for_repair()
 }
 
@@ -163,7 +163,7 @@ fn trouble(key: &SessionKey) -> String {
     format!("session {key}")
 }
 
-fn note_trouble(deps: &Deps, key: &SessionKey, failure: &Failure) {
+fn record_blocked_session(deps: &Deps, key: &SessionKey, failure: &Failure) {
     if failure.is_for_repair() {
         deps.metrics.troubles().note(trouble(key), failure.message.clone());
     }
@@ -181,7 +181,7 @@ async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut CommandQueue
         && let Ok(Some(session)) = deps.store.session(key.clone()).await
         && let Some(lease_id) = session.lease_id
     {
-        stop_lease(deps, lease_id).await;
+        close_lease_now(deps, lease_id).await;
     }
 }
 
@@ -190,7 +190,7 @@ fn refuse_waiting(lanes: &mut CommandQueues, failure: &Failure) -> bool {
     let mut stop = false;
     for lane in [&mut lanes.urgent, &mut lanes.mailbox] {
         while let Ok(ActorRequest { command, reply, .. }) = lane.try_recv() {
-            stop |= stops(&command);
+            stop |= is_stop_command(&command);
             drop(reply.send(Err(failure.clone())));
         }
     }
@@ -356,7 +356,7 @@ impl SessionTask {
         let found = tokio::select! {
             biased;
             () = self.deps.stop.cancelled() => return,
-            found = look_up_soon(&self.deps.supervisor, &wanted) => found,
+            found = look_up_with_timeout(&self.deps.supervisor, &wanted) => found,
         };
         if let Ok(found) = found {
             self.take_profile(profile(&self.deps, self.actor.session(), &found));

@@ -485,11 +485,11 @@ pub(crate) fn hello(role: Role) -> Hello {
 
 /// Like `hello`, with the secret next to the supervisor's socket, if this user may read it.
 pub(crate) fn hello_at(socket: &Path, role: Role) -> Hello {
-    Hello { secret: secret(&secret_beside(socket)), ..hello(role) }
+    Hello { secret: secret(&default_secret_path(socket)), ..hello(role) }
 }
 
 /// Returns the path of the secret that a supervisor requires from its own user (H9).
-pub(crate) fn secret_beside(socket: &Path) -> PathBuf {
+pub(crate) fn default_secret_path(socket: &Path) -> PathBuf {
     socket.with_file_name("secret")
 }
 

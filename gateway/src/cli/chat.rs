@@ -6,7 +6,7 @@ mod screen;
 
 use crate::api::{SessionView, SpawnBody};
 use crate::cli::given::{GivenArgs, absolute};
-use crate::cli::output::{CliError, CliResult, Out, say};
+use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::{GlobalArgs, inside, usage};
 use crate::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::core::request::Spawned;
@@ -74,7 +74,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: ChatArgs, out: &mut Out) -> C
     };
     if input.is_reading() && is_terminal {
         // The line editor restores the terminal only when its current line ends.
-        say("press Enter to leave");
+        print_message("press Enter to leave");
         input.next().await;
     }
     outcome
@@ -117,10 +117,10 @@ impl Chat<'_> {
         let path = format!("/v1/console/conversations/{}", encode(&self.conversation));
         let view: ConversationView = self.client.get(&path).await?;
         if let Some(session) = &args.session {
-            self.say(&format!("/focus {}", quoted(session))).await?;
+            self.say(&format!("/focus {}", quote_word(session))).await?;
         } else if !args.given.is_empty() {
             let session = self.spawn(args).await?;
-            self.say(&format!("/focus {}", quoted(session.as_str()))).await?;
+            self.say(&format!("/focus {}", quote_word(session.as_str()))).await?;
         } else if args.agent.is_some() || args.cwd.is_some() || view.session_key.is_none() {
             if view.session_key.is_some() {
                 self.say("/unfocus").await?;
@@ -131,7 +131,7 @@ impl Chat<'_> {
                 None => std::env::current_dir(),
             };
             let cwd = cwd.map_err(|error| inside("the working directory", &error))?;
-            self.say(&format!("/acp spawn{agent} --cwd {}", quoted(&cwd.to_string_lossy()))).await?;
+            self.say(&format!("/acp spawn{agent} --cwd {}", quote_word(&cwd.to_string_lossy()))).await?;
         } else {
             self.follow(view.session_key, None).await?;
         }
@@ -228,7 +228,7 @@ impl Chat<'_> {
     }
 
     /// Sends a message to the conversation; retried under the same id until a response arrives.
-    async fn say(&mut self, text: &str) -> CliResult {
+    async fn print_message(&mut self, text: &str) -> CliResult {
         let key = IdempotencyKey::mint();
         let body = ConsoleMessageBody {
             text: text.to_owned(),
@@ -341,6 +341,6 @@ async fn wait(
 }
 
 /// Quotes a word for a command line, so that the command parser returns it unchanged.
-fn quoted(word: &str) -> String {
+fn quote_word(word: &str) -> String {
     format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
 }

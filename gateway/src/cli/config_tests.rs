@@ -106,7 +106,7 @@ fn commits(loaded: &LoadedConfig) -> String {
 }
 
 fn answers(loaded: &LoadedConfig) -> String {
-    forget::answers_before(&LiveConfig::new(loaded.clone()), 1 << 40).to_string()
+    forget::results_expire_before(&LiveConfig::new(loaded.clone()), 1 << 40).to_string()
 }
 
 fn supervisor(loaded: &LoadedConfig) -> String {

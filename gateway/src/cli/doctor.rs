@@ -5,7 +5,7 @@ mod accounts;
 use crate::agents::Agents;
 use crate::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
 use crate::cli::GlobalArgs;
-use crate::cli::agents::{LOCAL, exe, found_here};
+use crate::cli::agents::{LOCAL, agents_found_here, exe};
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
 use crate::cli::output::{CliResult, Out, table};
 use crate::cli::serve::{sibling, supervisor_dir};
@@ -90,7 +90,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
         GatewayProbe::Status(status) => Some(status.accounts.as_slice()),
         GatewayProbe::Nothing | GatewayProbe::Health => None,
     };
-    checks.extend(accounts::look(config.as_ref(), served, &environment().into_iter().collect()));
+    checks.extend(accounts::check_accounts(config.as_ref(), served, &environment().into_iter().collect()));
     checks.extend(database(&state_dir, !matches!(answers, GatewayProbe::Nothing)));
     if let GatewayProbe::Status(status) = answers {
         checks.extend(status.config.as_ref().and_then(|loaded| edited(loaded, &state_dir)));
@@ -136,7 +136,7 @@ fn programs() -> Check {
 /// Lists the installed agents, from the gateway, or from this process if no gateway answers.
 async fn agents(global: &GlobalArgs, known: Option<&Agents>, answers: &GatewayProbe) -> Option<Check> {
     let (views, note) = match (answers, known) {
-        (GatewayProbe::Nothing, known) => (found_here(known?), format!(" ({LOCAL})")),
+        (GatewayProbe::Nothing, known) => (agents_found_here(known?), format!(" ({LOCAL})")),
         (GatewayProbe::Health | GatewayProbe::Status(_), _) => {
             let deadline = Instant::now() + Duration::from_millis(AGENTS_MS);
             let asked = async { global.client()?.until(Some(deadline)).get("/v1/agents").await };

@@ -95,7 +95,7 @@ impl EventPrinter {
             "error" => {
                 out.end_line()?;
                 out.flush()?;
-                crate::cli::output::say(&format!("error: {} ({})", text("message"), text("code")));
+                crate::cli::output::print_message(&format!("error: {} ({})", text("message"), text("code")));
                 Ok(())
             }
             "done" => match text("stop_reason") {

@@ -81,7 +81,7 @@ async fn follow(client: &GatewayClient, path: &str, from: u64, out: &mut Out) ->
                     continue;
                 }
             }
-            Err(failure) if is_away(&failure) && heard.elapsed() < RETURN => {}
+            Err(failure) if is_restarting(&failure) && heard.elapsed() < RETURN => {}
             Err(failure) => return Err(failure.into()),
         }
         tokio::time::sleep(PAUSE).await;
@@ -89,7 +89,7 @@ async fn follow(client: &GatewayClient, path: &str, from: u64, out: &mut Out) ->
 }
 
 /// True for failures of a gateway or supervisor that is being restarted.
-const fn is_away(failure: &Failure) -> bool {
+const fn is_restarting(failure: &Failure) -> bool {
     matches!(failure.code, Code::GatewayUnavailable | Code::BackendUnavailable)
 }
 

@@ -150,7 +150,7 @@ fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
         let text = text.strip_prefix("error: ").unwrap_or(&text).trim();
         return out.finish(Err(Failure::new(Code::Usage, text).origin("client").into()));
     }
-    output::say(error.render().to_string().trim_end());
+    output::print_message(error.render().to_string().trim_end());
     ExitCode::from(Code::Usage.exit())
 }
 

@@ -73,7 +73,7 @@ impl Out {
     }
 
     fn raw(&mut self, bytes: &[u8]) -> CliResult {
-        self.stdout.write_all(bytes).map_err(unread)
+        self.stdout.write_all(bytes).map_err(write_error)
     }
 
     /// Sanitizes text for standard output if standard output is a terminal.
@@ -133,7 +133,7 @@ impl Out {
 
     /// Flushes the buffer.
     pub(crate) fn flush(&mut self) -> CliResult {
-        self.stdout.flush().map_err(unread)
+        self.stdout.flush().map_err(write_error)
     }
 
     /// Prints a note that is not part of the output: dimmed on a terminal, otherwise on standard error, and
@@ -151,7 +151,7 @@ impl Out {
         }
         // Flushed first, so that the order is right if both streams go to the same file.
         self.flush()?;
-        say(text);
+        print_message(text);
         Ok(())
     }
 
@@ -175,14 +175,14 @@ impl Out {
             let _ = self.json(&ErrorBody::from(failure));
         } else {
             let _ = self.end_line().and_then(|()| self.flush());
-            say(&format!("error: {failure}"));
+            print_message(&format!("error: {failure}"));
         }
         ExitCode::from(code)
     }
 }
 
 /// Prints a message on standard error.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_message(text: &str) {
     let mut stderr = io::stderr().lock();
     let text = if stderr.is_terminal() { sanitize::text(text) } else { Cow::Borrowed(text) };
     // A closed standard error cannot be reported anywhere.
@@ -194,7 +194,7 @@ pub(crate) fn name(text: &str) -> String {
     sanitize::line(text.trim(), NAME_CHARS_MAX)
 }
 
-fn unread(error: io::Error) -> CliError {
+fn write_error(error: io::Error) -> CliError {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return CliError::Unread;
     }

@@ -2,7 +2,7 @@
 
 use crate::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
 use crate::cli::follow::{EventHead, EventPrinter, exit_of};
-use crate::cli::output::{CliError, CliResult, Out, name, say};
+use crate::cli::output::{CliError, CliResult, Out, name, print_message};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
 use crate::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::core::permission::kind_note;
@@ -137,7 +137,7 @@ impl StdinLines {
     }
 }
 
-async fn typed(asker: &mut Option<StdinLines>) -> String {
+async fn next_line(asker: &mut Option<StdinLines>) -> String {
     match asker {
         Some(StdinLines(lines)) => match lines.recv().await {
             Some(line) => line,
@@ -196,7 +196,7 @@ impl TurnFollower {
     async fn wait(&mut self, interrupt: &mut Signal) -> Result<FollowEvent, Failure> {
         tokio::select! {
             line = self.events.next() => line.map(FollowEvent::Event),
-            typed = typed(&mut self.asker) => Ok(FollowEvent::Typed(typed)),
+            typed = next_line(&mut self.asker) => Ok(FollowEvent::Typed(typed)),
             _ = interrupt.recv() => Ok(FollowEvent::Interrupted),
         }
     }
@@ -290,7 +290,7 @@ impl TurnFollower {
         let answered: Result<Done, Failure> = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
         if let Err(failure) = answered {
             // Another client was faster, or the turn is over; the events report both.
-            say(&format!("not answered: {failure}"));
+            print_message(&format!("not answered: {failure}"));
         }
         self.question = None;
         Ok(())

@@ -7,7 +7,7 @@ use crate::cli::output::{CliError, CliResult, Out};
 use crate::cli::{GlobalArgs, inside, logging, usage};
 use crate::config::{Config, Log, unused};
 use crate::error::Failure;
-use crate::supervisor::secret_beside;
+use crate::supervisor::default_secret_path;
 use clap::Args;
 use serde::Serialize;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -80,7 +80,7 @@ pub(crate) fn prepare(
 pub(crate) fn supervisor_of(config: &Config, state_dir: &Path) -> (PathBuf, PathBuf) {
     let own = || supervisor_dir(state_dir).join("supervisor.sock");
     let socket = config.supervisor.socket.clone().unwrap_or_else(own);
-    let secret = config.supervisor.secret_file.clone().unwrap_or_else(|| secret_beside(&socket));
+    let secret = config.supervisor.secret_file.clone().unwrap_or_else(|| default_secret_path(&socket));
     (socket, secret)
 }
 

@@ -390,8 +390,8 @@ fn list(views: &[SessionView]) -> String {
             view.session_key.to_string(),
             view.agent.to_string(),
             view.state.as_str().to_owned(),
-            doing(view),
-            bound(view),
+            format_turns(view),
+            format_bindings(view),
             view.label.clone().unwrap_or_default(),
             view.cwd.clone(),
             age(view.last_activity_at_ms, now),
@@ -402,13 +402,13 @@ fn list(views: &[SessionView]) -> String {
 }
 
 /// Formats the running turn and the number of queued ones.
-fn doing(view: &SessionView) -> String {
+fn format_turns(view: &SessionView) -> String {
     let run = view.active_run.map_or("-".to_owned(), |run| run.to_string());
     if view.queued_runs == 0 { run } else { format!("{run} +{}", view.queued_runs) }
 }
 
 /// Formats the bindings of a session; the status of inactive ones is added.
-fn bound(view: &SessionView) -> String {
+fn format_bindings(view: &SessionView) -> String {
     let places = view.bindings.iter().map(|at| match at.status {
         BindingStatus::Active => format!("{}:{}", at.channel, at.conversation_id),
         BindingStatus::Pending | BindingStatus::Parked | BindingStatus::Ending | BindingStatus::Ended => {
@@ -420,7 +420,7 @@ fn bound(view: &SessionView) -> String {
 }
 
 /// Formats the MCP servers and additional directories of a session.
-fn given(view: &SessionView) -> Vec<(&'static str, String)> {
+fn format_environment(view: &SessionView) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     if !view.mcp_servers.is_empty() {
         let servers = view
@@ -467,13 +467,13 @@ fn show(view: &SessionView) -> String {
         ("agent session", view.agent_session_id.as_deref().map_or_else(none, name)),
         ("resumable", view.resumable.to_string()),
         ("lease", view.lease_id.clone().unwrap_or_else(none)),
-        ("active run", doing(view)),
-        ("bound to", bound(view)),
+        ("active run", format_turns(view)),
+        ("bound to", format_bindings(view)),
         ("events", view.last_session_seq.to_string()),
         ("created", format!("{} ago", age(view.created_at_ms, now))),
         ("active", format!("{} ago", age(view.last_activity_at_ms, now))),
     ];
-    facts.extend(given(view));
+    facts.extend(format_environment(view));
     if view.owner_session_key != view.session_key {
         facts.push(("owner", view.owner_session_key.to_string()));
     }

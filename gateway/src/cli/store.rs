@@ -94,11 +94,11 @@ pub(crate) fn run(global: &GlobalArgs, verb: &StoreCommand, out: &mut Out) -> Cl
         return Err(super::usage(format!("{} is no directory", dir.display())).into());
     }
     match verb {
-        StoreCommand::Check(args) => checked(&dir, args, out),
+        StoreCommand::Check(args) => check_store(&dir, args, out),
         StoreCommand::Sessions(args) => listed(&dir, args, out),
-        StoreCommand::Backup(args) => backed_up(&dir, args, out),
-        StoreCommand::Restore(args) => restored(&dir, args, out),
-        StoreCommand::AcceptLoss => accepted(&dir, out),
+        StoreCommand::Backup(args) => run_backup(&dir, args, out),
+        StoreCommand::Restore(args) => run_restore(&dir, args, out),
+        StoreCommand::AcceptLoss => run_accept_loss(&dir, out),
     }
 }
 
@@ -110,9 +110,9 @@ fn failed(error: StoreError) -> CliError {
     CliError::Failed(failure)
 }
 
-fn checked(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
+fn check_store(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
     let report = check::look(dir, args.quick).map_err(failed)?;
-    out.show(&report, people)?;
+    out.show(&report, format_report)?;
     if report.ok {
         return Ok(());
     }
@@ -126,7 +126,7 @@ fn checked(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
     Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
 }
 
-fn people(report: &CheckReport) -> String {
+fn format_report(report: &CheckReport) -> String {
     let rows = report.checks.iter().map(|check| {
         let found = if check.broken.is_empty() { String::new() } else { check.broken.join("; ") };
         let verdict = if check.broken.is_empty() { "ok" } else { "BROKEN" };
@@ -139,7 +139,7 @@ fn people(report: &CheckReport) -> String {
 fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> CliResult {
     let mut found = salvage::look(dir).map_err(failed)?;
     found.sessions.retain(|saved| args.all || saved.state != "closed");
-    out.show(&found, saved)?;
+    out.show(&found, format_salvage)?;
     if found.unread.is_empty() {
         return Ok(());
     }
@@ -148,7 +148,7 @@ fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> CliResult {
     Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
 }
 
-fn saved(found: &Salvage) -> String {
+fn format_salvage(found: &Salvage) -> String {
     let now = now_ms();
     let rows = found.sessions.iter().map(|saved| {
         let (label, bound) = (saved.label.clone().unwrap_or_default(), saved.bound.join(", "));
@@ -163,9 +163,9 @@ fn saved(found: &Salvage) -> String {
     text
 }
 
-fn backed_up(dir: &Path, args: &BackupArgs, out: &mut Out) -> CliResult {
+fn run_backup(dir: &Path, args: &BackupArgs, out: &mut Out) -> CliResult {
     let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
-    let made = saying(out, |progress| backup::backup(dir, &file, args.replace, progress))?;
+    let made = with_progress(out, |progress| backup::backup(dir, &file, args.replace, progress))?;
     let view = BackupOutput { file: made.path, bytes: made.bytes, broken: made.broken };
     out.show(&view, |view| {
         let mut text =
@@ -177,9 +177,9 @@ fn backed_up(dir: &Path, args: &BackupArgs, out: &mut Out) -> CliResult {
     })
 }
 
-fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> CliResult {
+fn run_restore(dir: &Path, args: &RestoreArgs, out: &mut Out) -> CliResult {
     let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
-    let done = saying(out, |progress| restore::restore(dir, &file, progress))?;
+    let done = with_progress(out, |progress| restore::restore(dir, &file, progress))?;
     let adopt = done.moved.map(|why| format!("acp-gateway adopt --state-dir {} ({why})", dir.display()));
     let view = RestoreOutput { kept: done.kept, uncertain: done.uncertain, adopt };
     out.show(&view, |view| {
@@ -201,7 +201,7 @@ fn restored(dir: &Path, args: &RestoreArgs, out: &mut Out) -> CliResult {
     })
 }
 
-fn accepted(dir: &Path, out: &mut Out) -> CliResult {
+fn run_accept_loss(dir: &Path, out: &mut Out) -> CliResult {
     let rollback::AcceptedLoss { note, uncertain } = rollback::accept(dir).map_err(failed)?;
     let view = AcceptLossOutput {
         epoch: note.epoch,
@@ -220,12 +220,12 @@ fn accepted(dir: &Path, out: &mut Out) -> CliResult {
 }
 
 /// Runs a long operation and reports its progress once per second.
-fn saying<T>(
+fn with_progress<T>(
     out: &mut Out,
     work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, StoreError>,
 ) -> Result<T, CliError> {
     #[derive(Serialize)]
-    struct Line {
+    struct ProgressLine {
         event: &'static str,
         pages: u64,
         pages_total: u64,
@@ -237,7 +237,7 @@ fn saying<T>(
             return;
         }
         said = Instant::now();
-        let line = Line { event: "progress", pages, pages_total };
+        let line = ProgressLine { event: "progress", pages, pages_total };
         let told =
             if out.json { out.json(&line) } else { out.note(&format!("{pages} of {pages_total} pages")) };
         unread = told.err();

@@ -43,8 +43,9 @@ pub(crate) fn changes(
     next: &LoadedConfig,
 ) -> Result<ReloadChanges, serde_json::Error> {
     let (started, current, next) = (leaves(started)?, leaves(current)?, leaves(next)?);
-    let applied = differing(&current, &next).into_iter().filter(|key| !needs_restart(key)).collect();
-    let after_restart = differing(&started, &next).into_iter().filter(|key| needs_restart(key)).collect();
+    let applied = differing_keys(&current, &next).into_iter().filter(|key| !needs_restart(key)).collect();
+    let after_restart =
+        differing_keys(&started, &next).into_iter().filter(|key| needs_restart(key)).collect();
     Ok(ReloadChanges { applied, after_restart })
 }
 
@@ -70,7 +71,7 @@ fn collect(path: &mut Vec<String>, value: Value, found: &mut BTreeMap<String, Va
 }
 
 /// Keys with different values, or present in only one of the two maps. An absent value equals null.
-fn differing(one: &BTreeMap<String, Value>, other: &BTreeMap<String, Value>) -> Vec<String> {
+fn differing_keys(one: &BTreeMap<String, Value>, other: &BTreeMap<String, Value>) -> Vec<String> {
     let of = |map: &BTreeMap<String, Value>, key: &str| map.get(key).cloned().unwrap_or(Value::Null);
     let mut keys: Vec<&String> = one.keys().chain(other.keys()).collect();
     keys.sort();

@@ -94,7 +94,7 @@ struct MessagesQuery {
 pub(crate) fn router(api: Api, console: ConsoleApi) -> Router {
     Router::new()
         .route("/v1/console/conversations/{id}", get(show))
-        .route("/v1/console/conversations/{id}/messages", post(say).get(messages))
+        .route("/v1/console/conversations/{id}/messages", post(post_message).get(messages))
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::extract::DefaultBodyLimit::disable())
         .layer(Extension(console))
@@ -125,7 +125,7 @@ async fn show(
     Ok(Json(ConversationView { session_key, reason }))
 }
 
-async fn say(
+async fn post_message(
     Extension(console): Extension<ConsoleApi>,
     path: Result<Path<String>, PathRejection>,
     IdempotencyKeyHeader(key): IdempotencyKeyHeader,

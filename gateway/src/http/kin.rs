@@ -42,11 +42,11 @@ impl ProcessTable for ProcFs {
         let parent = tail.split_ascii_whitespace().nth(1)?.parse().ok()?;
         let name = head.split_once('(').map(|(_, name)| name.to_owned())?;
         let environ = std::fs::read(format!("/proc/{pid}/environ")).ok();
-        Some(ProcessInfo { parent, name, marked: environ.map(|bytes| names_a_lease(&bytes)) })
+        Some(ProcessInfo { parent, name, marked: environ.map(|bytes| has_lease_marker(&bytes)) })
     }
 }
 
-fn names_a_lease(environ: &[u8]) -> bool {
+fn has_lease_marker(environ: &[u8]) -> bool {
     let is = |entry: &[u8], name: &str| {
         entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
     };
@@ -54,7 +54,7 @@ fn names_a_lease(environ: &[u8]) -> bool {
 }
 
 /// Returns this process and its ancestors, whose properties a peer may share without being an agent.
-pub(crate) fn own_line(line: &impl ProcessTable) -> HashSet<i32> {
+pub(crate) fn own_ancestry(line: &impl ProcessTable) -> HashSet<i32> {
     let mut own = HashSet::new();
     let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
     while pid > 0 && own.insert(pid) {
@@ -64,11 +64,11 @@ pub(crate) fn own_line(line: &impl ProcessTable) -> HashSet<i32> {
 }
 
 /// True if a process descends from a lease, or if its ancestry cannot be determined.
-pub(crate) fn is_an_agents(line: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> bool {
-    (0..TRIES_MAX).find_map(|_| follow(line, own, pid)).unwrap_or(true)
+pub(crate) fn is_agent_process(line: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> bool {
+    (0..TRIES_MAX).find_map(|_| descends_from_lease(line, own, pid)).unwrap_or(true)
 }
 
-fn follow(line: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<bool> {
+fn descends_from_lease(line: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<bool> {
     let mut at = pid;
     for _ in 0..GENERATIONS_MAX {
         if at <= 1 || own.contains(&at) {
@@ -150,7 +150,7 @@ mod tests {
             ("a line without an end", 50, true),
             ("not there", 60, true),
         ] {
-            assert_eq!(is_an_agents(&line, &own, pid), want, "{name}");
+            assert_eq!(is_agent_process(&line, &own, pid), want, "{name}");
         }
     }
 
@@ -163,15 +163,15 @@ mod tests {
             (b"OPENCLAW_ACPX_LEASE_IDX=x\0", false),
             (b"", false),
         ] {
-            assert_eq!(names_a_lease(environ), want);
+            assert_eq!(has_lease_marker(environ), want);
         }
     }
 
     #[test]
     fn this_process_is_nobodys_agent_to_itself() {
-        let own = own_line(&ProcFs);
+        let own = own_ancestry(&ProcFs);
         let me = i32::try_from(std::process::id()).unwrap();
         assert!(own.contains(&me));
-        assert!(!is_an_agents(&ProcFs, &own, me));
+        assert!(!is_agent_process(&ProcFs, &own, me));
     }
 }

@@ -111,7 +111,7 @@ impl ApiListener {
         let refused = Arc::new(Semaphore::new(REFUSED_MAX));
         let log = RefusalLog::default();
         let tasks = TaskTracker::new();
-        let own = kin::own_line(&kin::ProcFs);
+        let own = kin::own_ancestry(&kin::ProcFs);
         loop {
             let accepted = tokio::select! {
                 () = ending.cancelled() => break,
@@ -126,7 +126,7 @@ impl ApiListener {
                 }
             };
             let Some(peer) = admit(&stream, &log) else { continue };
-            if is_an_agents(&stream, peer, &own) {
+            if is_agent_peer(&stream, peer, &own) {
                 if log.may_log(peer.uid, "an agent") {
                     tracing::warn!(uid = peer.uid, pid = peer.pid, reason = "an agent", "connection refused");
                 }
@@ -177,14 +177,14 @@ fn admit(stream: &UnixStream, log: &RefusalLog) -> Option<Peer> {
 
 /// True if the peer descends from an agent (H9). Checked when it connects; a later transfer of the connection
 /// to another process is not detected.
-fn is_an_agents(stream: &UnixStream, peer: Peer, own: &HashSet<i32>) -> bool {
+fn is_agent_peer(stream: &UnixStream, peer: Peer, own: &HashSet<i32>) -> bool {
     let Some(pid) = peer.pid else { return false };
     let process = kin::pidfd(stream);
-    kin::is_an_agents(&kin::ProcFs, own, pid) || process.as_ref().is_some_and(kin::has_ended)
+    kin::is_agent_process(&kin::ProcFs, own, pid) || process.as_ref().is_some_and(kin::has_ended)
 }
 
 /// Response to every request of an agent's process.
-fn for_an_agent() -> Response {
+fn agent_refusal() -> Response {
     let text = "The gateway does not take orders from the agents in its care. Ask from a shell of your own.";
     ApiError::of(Code::PermissionDenied, text).into_response()
 }
@@ -195,7 +195,7 @@ pub(super) async fn refuse(stream: UnixStream, body_bytes_max: usize) {
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| async move {
         let mut body = Limited::new(request.into_body(), body_bytes_max);
         while let Some(Ok(_)) = body.frame().await {}
-        Ok::<_, Infallible>(for_an_agent())
+        Ok::<_, Infallible>(agent_refusal())
     });
     let within = Duration::from_millis(REFUSED_MS);
     let mut http = http1::Builder::new();

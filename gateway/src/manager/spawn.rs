@@ -13,7 +13,7 @@ use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::core::{mcp, options};
 use crate::error::Failure;
-use crate::lookup::{LookupResults, look_up_soon};
+use crate::lookup::{LookupResults, look_up_with_timeout};
 use crate::observe;
 use crate::runtime::Runtime;
 use crate::store::{SpawnTx, StoreError};
@@ -77,7 +77,7 @@ impl Manager {
         mcp::check_directories(&request.additional_directories)?;
         let directories = &request.additional_directories;
         let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
-        let found = look_up_soon(&self.deps.supervisor, &lookup).await?;
+        let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         let tx = self.spawn_tx((agent, request, windows), (key, keyed.clone()), policy, &found)?;
         let spawned = Spawned {
             session_key: tx.session.session_key.clone(),

@@ -60,7 +60,7 @@ async fn committed<T: Send + 'static>(
 impl Stage {
     /// An actor whose session wants a process that was not asked for yet; the supervisor is away.
     async fn new(hand: &mut SimStore) -> Self {
-        crate::aside::by_hand::stay_here();
+        crate::aside::by_hand::run_inline();
         let (store, mut pump) = hand.start();
         let (supervisor, wire) = SimSupervisorConnection::new();
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());

@@ -1,7 +1,7 @@
 //! One step: the actor decides, the store commits, and only then are the effects executed. Also the recovery
 //! from a failed commit.
 
-use super::{ActorRequest, SessionTask, TaskEnded, note_trouble, refuse_waiting, trouble};
+use super::{ActorRequest, SessionTask, TaskEnded, record_blocked_session, refuse_waiting, trouble};
 use crate::core::actor::{Act, Answered, Batch, Command, Ctx, Input, Keyed, LeaseNews, Ticket};
 use crate::core::effect::Write;
 use crate::core::rows::LeaseUse;
@@ -22,12 +22,12 @@ use std::time::Duration;
 const REBUILD_MS: u64 = 250;
 
 /// True if a command must act on the process even if nothing can be committed (H19).
-pub(super) const fn stops(command: &Command) -> bool {
+pub(super) const fn is_stop_command(command: &Command) -> bool {
     matches!(command, Command::Cancel(_) | Command::Close(_))
 }
 
 /// Requests the end of a process, regardless of the database.
-pub(super) async fn stop_lease(deps: &super::Deps, lease_id: LeaseId) {
+pub(super) async fn close_lease_now(deps: &super::Deps, lease_id: LeaseId) {
     let reason = "stopped while the control plane cannot be written".to_owned();
     drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
 }
@@ -47,7 +47,7 @@ impl SessionTask {
                     return TaskEnded::No;
                 }
                 Err(error) => {
-                    if stops(&command) {
+                    if is_stop_command(&command) {
                         self.stop_process().await;
                     }
                     drop(reply.send(Err(Failure::from(error))));
@@ -61,7 +61,7 @@ impl SessionTask {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         self.waiting.insert(ticket, reply);
-        let stop = stops(&command);
+        let stop = is_stop_command(&command);
         self.step_stopping(Input::Command { ticket, command, keyed }, stop).await
     }
 
@@ -145,7 +145,7 @@ impl SessionTask {
     /// Ends the process of the last committed lease, although nothing can be committed now (H19).
     async fn stop_process(&mut self) {
         if let Some((lease_id, _)) = &self.feed {
-            stop_lease(&self.deps, *lease_id).await;
+            close_lease_now(&self.deps, *lease_id).await;
         }
     }
 
@@ -180,11 +180,11 @@ impl SessionTask {
                     if refuse_waiting(&mut self.lanes, &failure)
                         && let Some(lease_id) = lease_id.take()
                     {
-                        stop_lease(&self.deps, lease_id).await;
+                        close_lease_now(&self.deps, lease_id).await;
                     }
                     if failure.is_for_repair() {
                         tracing::error!(session_key = %self.key, %failure, "the actor cannot be made again");
-                        note_trouble(&self.deps, &self.key, &failure);
+                        record_blocked_session(&self.deps, &self.key, &failure);
                         return TaskEnded::Yes;
                     }
                 }

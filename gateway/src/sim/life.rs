@@ -275,7 +275,7 @@ pub(super) fn start(
         if let Err(error) = begun.await {
             tracing::warn!(%error, "not begun");
         }
-        drop(app::in_background(&local, first, channels, clock, &stop));
+        drop(app::spawn_background_tasks(&local, first, channels, clock, &stop));
     });
     let door = Door { inlet, manager, answers: Arc::clone(&ports.answers), fallback: None };
     Gateway { door, clock }

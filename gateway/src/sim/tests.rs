@@ -43,7 +43,7 @@ struct Theatre {
 
 impl Theatre {
     fn new() -> Self {
-        aside::by_hand::stay_here();
+        aside::by_hand::run_inline();
         Self { hand: SimStore::new(), config: life::config() }
     }
 

@@ -19,7 +19,7 @@ pub(crate) fn no_marks() -> ReadMarks {
 }
 
 /// Returns a connected supervisor that only looks up programs and directories on this machine.
-pub(crate) fn looking_up() -> SupervisorClient {
+pub(crate) fn local_lookup_supervisor() -> SupervisorClient {
     let (supervisor, mut wire) = SimSupervisorConnection::new();
     wire.up("supervisor");
     tokio::spawn(async move {

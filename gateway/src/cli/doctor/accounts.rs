@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Returns the checks of all accounts. `served` is the report of a running gateway; `None` if no gateway
 /// runs.
-pub(super) fn look(
+pub(super) fn check_accounts(
     config: Option<&Config>,
     served: Option<&[AccountView]>,
     env: &BTreeMap<String, String>,
@@ -22,7 +22,7 @@ pub(super) fn look(
     };
     let accounts = config.map(|config| &config.channels.discord.accounts).into_iter().flatten();
     for (id, account) in accounts {
-        let oddities = oddities(id, account, env).into_iter();
+        let oddities = account_issues(id, account, env).into_iter();
         checks.extend(oddities.map(|(verdict, text)| check("discord", verdict, format!("{id}: {text}"))));
         if is_served(id) {
             continue;
@@ -75,7 +75,7 @@ fn readable(
 
 /// Lists settings that Discord rejects (form of token and ids), and a token file that other users can read.
 #[cfg(feature = "discord")]
-fn oddities(
+fn account_issues(
     id: &str,
     account: &crate::config::DiscordAccount,
     env: &BTreeMap<String, String>,
@@ -130,7 +130,7 @@ fn is_token(text: &str) -> bool {
 }
 
 #[cfg(not(feature = "discord"))]
-fn oddities(
+fn account_issues(
     _id: &str,
     _account: &crate::config::DiscordAccount,
     _env: &BTreeMap<String, String>,
@@ -200,13 +200,13 @@ mod tests {
             (with("GONE"), Some(vec![view(true)]), Ok, vec!["main: connected"]),
             (open, Some(vec![view(false)]), Failed, vec!["main: connected"]),
         ] {
-            let checks = look(Some(&config(account)), served.as_deref(), &env);
+            let checks = check_accounts(Some(&config(account)), served.as_deref(), &env);
             let [check] = checks.as_slice() else { panic!("{checks:?}") };
             assert_eq!((check.name, check.verdict), ("discord", verdict), "{check:?}");
             assert!(wants.iter().all(|want| check.detail.contains(want)), "{check:?}");
             assert!(!check.detail.contains("hunter2"), "{check:?}");
         }
-        assert!(look(None, None, &env).is_empty());
+        assert!(check_accounts(None, None, &env).is_empty());
     }
 
     /// Lists tokens and ids of a wrong form, and token files with a wrong mode.
@@ -242,7 +242,7 @@ mod tests {
                 allowed_users: ids.iter().map(|&id| id.to_owned()).collect(),
                 ..DiscordAccount::default()
             };
-            let found = oddities("main", &account, &BTreeMap::new());
+            let found = account_issues("main", &account, &BTreeMap::new());
             let is_as_wanted = found.len() == want.len()
                 && found.iter().zip(want).all(|(found, want)| found.0 == want.0 && found.1.contains(want.1));
             assert!(is_as_wanted, "{found:?} {want:?}");

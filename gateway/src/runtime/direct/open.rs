@@ -78,7 +78,7 @@ impl DirectMachine {
             Some(other) => {
                 let text = format!(
                     "The agent speaks version {} of ACP, and this host speaks version 1.",
-                    lens::cut(&other.to_string(), 100)
+                    lens::truncate(&other.to_string(), 100)
                 );
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("PROTOCOL_VERSION"));
             }
@@ -207,7 +207,7 @@ impl DirectMachine {
         // Any error code: agents report "unknown session" as -32002, -32602 and -32603.
         let text = format!("{} The agent said: {message} ({code}).", Code::ResumeUnavailable.text());
         let failure = Failure::new(Code::ResumeUnavailable, text).detail("NOT_RESUMED").origin("agent");
-        self.fail(Failure { acp: Some(lens::received(error)), ..failure })
+        self.fail(Failure { acp: Some(lens::raw_error(error)), ..failure })
     }
 
     fn not_opened(&mut self, error: &str, what: &str) -> Vec<LinkStep> {
@@ -219,7 +219,7 @@ impl DirectMachine {
                 format!("{} {what} The agent said: {message} ({code}).", Code::SessionInitFailed.text());
             Failure::new(Code::SessionInitFailed, text).detail("AGENT_ERROR")
         };
-        self.fail(Failure { acp: Some(lens::received(error)), ..failure.origin("agent") })
+        self.fail(Failure { acp: Some(lens::raw_error(error)), ..failure.origin("agent") })
     }
 
     /// True if an error means that credentials are missing. The code is ACP's; the texts are for agents that

@@ -25,7 +25,7 @@ impl DirectMachine {
                     at,
                     id,
                     METHOD_NOT_FOUND,
-                    &format!("Method not found: {}", lens::cut(method, 100)),
+                    &format!("Method not found: {}", lens::truncate(method, 100)),
                 );
                 return vec![self.extension(method, params), no];
             }
@@ -56,7 +56,7 @@ impl DirectMachine {
                     lens::permission(&value)
                 })
             }
-            Ok(members) => lens::wanted(method, &members),
+            Ok(members) => lens::host_request(method, &members),
         };
         let what = match what {
             Ok(what) => what,

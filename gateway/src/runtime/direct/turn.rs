@@ -374,7 +374,7 @@ impl DirectMachine {
             let text = format!("{} The agent said: {message} ({code}).", Code::TurnFailed.text());
             Failure::new(Code::TurnFailed, text).detail("AGENT_ERROR").origin("agent")
         };
-        LinkStep::TurnFailed { run_id, failure: Failure { acp: Some(lens::received(error)), ..failure } }
+        LinkStep::TurnFailed { run_id, failure: Failure { acp: Some(lens::raw_error(error)), ..failure } }
     }
 }
 
@@ -382,14 +382,14 @@ impl DirectMachine {
 fn cancelled_by_agent(body: &str) -> Failure {
     let text = format!("{} The agent cancelled the turn by itself.", Code::TurnFailed.text());
     let failure = Failure::new(Code::TurnFailed, text).detail("AGENT_CANCELLED").origin("agent").retryable();
-    Failure { acp: Some(lens::received(body)), ..failure }
+    Failure { acp: Some(lens::raw_error(body)), ..failure }
 }
 
 fn orphan(id: &str, outcome: Result<&str, &str>) -> Vec<LinkStep> {
     let (Ok(body) | Err(body)) = outcome;
     vec![LinkStep::Note(format!(
         "an answer to {} that nobody waits for: {}",
-        lens::cut(id, 100),
-        lens::cut(body, 200)
+        lens::truncate(id, 100),
+        lens::truncate(body, 200)
     ))]
 }

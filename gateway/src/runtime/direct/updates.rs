@@ -35,7 +35,7 @@ impl DirectMachine {
         if let (Some(theirs), Some(ours)) = (&session_id, &self.state.session_id)
             && theirs != ours
         {
-            let note = format!("an update for another session: {}", lens::cut(theirs, 100));
+            let note = format!("an update for another session: {}", lens::truncate(theirs, 100));
             return vec![LinkStep::Note(note), self.extension(method, params)];
         }
         let update = Members::parse(raw).ok();
@@ -49,7 +49,8 @@ impl DirectMachine {
         }
         let mode = match (variant.as_deref(), &update) {
             (Some("current_mode_update"), Some(update)) => {
-                let mode = update.string("currentModeId").map(|mode| lens::cut(&mode, lens::ID_CHARS_MAX));
+                let mode =
+                    update.string("currentModeId").map(|mode| lens::truncate(&mode, lens::ID_CHARS_MAX));
                 steps.extend(mode.clone().map(|mode| LinkStep::Reported(Report::Mode(mode))));
                 mode
             }
@@ -64,7 +65,7 @@ impl DirectMachine {
         };
         if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
             steps.extend(self.approves_by_itself(&mode));
-            self.state.modes.current = Some(lens::cut(&mode, 200));
+            self.state.modes.current = Some(lens::truncate(&mode, 200));
             if self.state.phase == HandshakePhase::Ready {
                 steps.push(LinkStep::Asking(self.asking()));
             }
