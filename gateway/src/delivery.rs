@@ -144,7 +144,7 @@ fn rest(took: Duration) -> Duration {
 }
 
 async fn add_owing(store: &Store, marks: &mut Marks) {
-    match store.read("delivery_owing", rows::owing).await {
+    match store.read("delivery_owing", rows::ended_with_pending).await {
         Ok(found) => {
             for due in found {
                 marks.entry(due.binding.binding_id).or_default();
@@ -161,7 +161,7 @@ async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
     let is_more = times.is_multiple_of(TIDY_TIMES);
     *times = times.wrapping_add(1);
     let read = move |db: &_| {
-        let mut found = card_rows::left_open(db, now_ms())?;
+        let mut found = card_rows::due_folds(db, now_ms())?;
         if is_more {
             found.extend(buttons::bindings(db, now_ms())?);
         }
@@ -183,10 +183,12 @@ async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
 
 async fn look(store: &Store, marks: &Marks) -> Vec<DueBinding> {
     let known: Vec<BindingId> = marks.keys().copied().collect();
-    store.read("delivery_look", move |db| rows::looked_after(db, &known)).await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "delivery cannot read the bindings");
-        Vec::new()
-    })
+    store.read("delivery_look", move |db| rows::delivering_bindings(db, &known)).await.unwrap_or_else(
+        |error| {
+            tracing::warn!(%error, "delivery cannot read the bindings");
+            Vec::new()
+        },
+    )
 }
 
 /// Tasks of bindings, with the binding of each, to find it after a panic too.

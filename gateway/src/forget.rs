@@ -103,7 +103,7 @@ mod tests {
         // One a day, the newest today.
         let remember = move |tx: &crate::store::Tx<'_>| {
             for age in 0..60_u64 {
-                said::remember(tx, &conversation("c"), &format!("m{age}"))?;
+                said::record_sent_message(tx, &conversation("c"), &format!("m{age}"))?;
                 let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
                 let date = format!("UPDATE acp_said SET said_at = {at} WHERE message_id = 'm{age}'");
                 tx.execute_batch(&date)?;
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(left.await.unwrap(), Some(31));
         let own = store.read("own", |db| {
             (0..60)
-                .map(|age| said::is_own(db, &conversation("c"), &format!("m{age}")))
+                .map(|age| said::is_own_message(db, &conversation("c"), &format!("m{age}")))
                 .collect::<Result<Vec<_>, _>>()
         });
         let own = own.await.unwrap();

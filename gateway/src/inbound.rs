@@ -270,7 +270,7 @@ impl Inner {
             return Ok(false);
         }
         let (at, message_id) = (inbound.conversation.clone(), inbound.message_id.clone());
-        let look = self.store.read("said", move |db| said::is_own(db, &at, &message_id));
+        let look = self.store.read("said", move |db| said::is_own_message(db, &at, &message_id));
         look.await.map_err(Failure::from)
     }
 
@@ -302,7 +302,7 @@ impl Inner {
         let rivals = self.rivals(inbound);
         let insert = move |tx: &crate::store::Tx<'_>| {
             let accounts: Vec<&str> = rivals.iter().map(|other| other.account_id.as_str()).collect();
-            let other = match inbox::whose(tx, &said, &accounts)? {
+            let other = match inbox::message_owner(tx, &said, &accounts)? {
                 MessageOwner::Own => None,
                 MessageOwner::Taken => return Ok(None),
                 MessageOwner::Other { number, has_own } => match rivals.get(number) {
@@ -379,8 +379,9 @@ impl Inner {
                 }
                 // The destination stays fixed even if the conversation is bound elsewhere before that.
                 let to = session_key.clone();
-                let keep =
-                    move |tx: &crate::store::Tx<'_>| commands::once(tx, ROUTED, &key, || Ok(to)).map(drop);
+                let keep = move |tx: &crate::store::Tx<'_>| {
+                    commands::run_once(tx, ROUTED, &key, || Ok(to)).map(drop)
+                };
                 self.bindings.touch(binding_id, now_ms(), keep).await?;
                 let said = (RunMode::Prompt, inbound.text.clone(), files);
                 submit(self.service.as_ref(), inbound, &session_key, said).await

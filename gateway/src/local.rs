@@ -181,7 +181,7 @@ impl Service for GatewayService {
     }
 
     fn circumstances(&self) -> ServiceFuture<'_, SessionActivity> {
-        Box::pin(async move { Ok(self.store.read("circumstances", levels::circumstances).await?) })
+        Box::pin(async move { Ok(self.store.read("circumstances", levels::session_activity).await?) })
     }
 
     fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {
@@ -301,7 +301,7 @@ impl GatewayService {
 
     async fn store_now(&self) -> Result<StoreView, Failure> {
         let read = self.store.read("status", |db| {
-            let levels = levels::look(db)?;
+            let levels = levels::read_gauges(db)?;
             let stale = if levels.stale_bindings > 0 { levels::stale(db)? } else { Vec::new() };
             Ok((levels, stale))
         });

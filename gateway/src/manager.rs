@@ -278,7 +278,7 @@ impl Manager {
         session: &SessionKey,
     ) -> Result<(Policy, Result<Option<Caps>, Failure>), Failure> {
         let key = session.clone();
-        let rest = self.deps.store.read("rest", move |db| sessions::rest(db, &key)).await;
+        let rest = self.deps.store.read("rest", move |db| sessions::session_usage(db, &key)).await;
         let rest = rest.map_err(Failure::from)?;
         let account = rest.as_ref().and_then(|rest| rest.account.clone());
         let at = account.map(|(channel, account_id)| ConversationRef {

@@ -84,7 +84,7 @@ impl MetricsEndpoint {
     }
 
     async fn read_store(&self) -> Result<(), StoreError> {
-        let found = self.store.read("scrape", levels::look).await?;
+        let found = self.store.read("scrape", levels::read_gauges).await?;
         let now = self.metrics.now();
         for (state, count) in found.sessions {
             set(&now.sessions.get_or_create_owned(&vec![("state", state.to_owned())]), count);

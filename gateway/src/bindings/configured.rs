@@ -69,7 +69,7 @@ impl ConfiguredBindings {
             let before = commands::before::<Plan>(db, DECIDED, &of)?;
             let table = &table.config.bindings;
             let due = before.is_none() && !is_routed && {
-                decide(table, &at, configured::look(db, table, &at)?.seen()) != Act::Leave
+                decide(table, &at, configured::read_conversation(db, table, &at)?.seen()) != Act::Leave
             };
             Ok((before, due))
         });
@@ -105,7 +105,7 @@ impl ConfiguredBindings {
         let (at, key) = (inbound.conversation.clone(), key.clone());
         let decided = self.store.write("configured_decide", move |tx| {
             let table = &loaded.config.bindings;
-            let look = configured::look(tx, table, &at)?;
+            let look = configured::read_conversation(tx, table, &at)?;
             let plan = match decide(table, &at, look.seen()) {
                 Act::Leave => return Ok(None),
                 Act::Withdraw(done) => Plan::Withdraw(done),
@@ -118,7 +118,7 @@ impl ConfiguredBindings {
                     Plan::Bind { bind, entry: Box::new(entry), next }
                 }
             };
-            commands::once(tx, DECIDED, &key, || Ok(plan)).map(Some)
+            commands::run_once(tx, DECIDED, &key, || Ok(plan)).map(Some)
         });
         Ok(decided.await?)
     }

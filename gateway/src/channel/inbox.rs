@@ -17,7 +17,7 @@ pub trait Inbox: Send + Sync + 'static {
     /// call again, or the gateway replies too.
     fn told(&self, message: Inbound, answer: Option<AnswerShown>) -> Reply<'_, bool>;
 
-    /// Commits an interaction that the caller replies to ([`Answer::ByCaller`](super::Answer::ByCaller)),
+    /// Commits an interaction that the caller replies to ([`ReplyRoute::ByCaller`](super::ReplyRoute::ByCaller)),
     /// without processing. A committed interaction may be acknowledged and is then passed to `offer`. A
     /// commit that has not begun within `patience` is cancelled.
     fn keep_first(&self, message: Inbound, patience: Duration) -> Reply<'_, Kept>;

@@ -305,7 +305,7 @@ fn database(dir: &Path, answers: bool) -> Vec<Check> {
         }
         _ => {}
     }
-    match store_check::look(dir, true) {
+    match store_check::check_database(dir, true) {
         Ok(report) if report.ok => {
             let text = format!("schema {}, {} checks hold", report.schema_version, report.checks.len());
             vec![check(name, CheckStatus::Ok, text)]

@@ -111,7 +111,7 @@ fn failed(error: StoreError) -> CliError {
 }
 
 fn check_store(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
-    let report = check::look(dir, args.quick).map_err(failed)?;
+    let report = check::check_database(dir, args.quick).map_err(failed)?;
     out.show(&report, format_report)?;
     if report.ok {
         return Ok(());
@@ -137,7 +137,7 @@ fn format_report(report: &CheckReport) -> String {
 }
 
 fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> CliResult {
-    let mut found = salvage::look(dir).map_err(failed)?;
+    let mut found = salvage::salvage(dir).map_err(failed)?;
     found.sessions.retain(|saved| args.all || saved.state != "closed");
     out.show(&found, format_salvage)?;
     if found.unread.is_empty() {

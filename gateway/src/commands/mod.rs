@@ -158,7 +158,8 @@ impl Commands {
             return Ok(meant);
         }
         let meant = decide.await?;
-        let kept = self.store.write("command_meant", move |tx| commands::once(tx, MEANT, &key, || Ok(meant)));
+        let kept =
+            self.store.write("command_meant", move |tx| commands::run_once(tx, MEANT, &key, || Ok(meant)));
         Ok(kept.await?)
     }
 
@@ -193,7 +194,7 @@ impl Commands {
         let belongs = self.store.read("command_owners", move |db| {
             let bindings = match who {
                 Who::Anyone | Who::Owner | Who::Approver => Vec::new(),
-                Who::Binder => commands::bindings_near(db, &session, &at)?,
+                Who::Binder => commands::bindings_in_account(db, &session, &at)?,
                 Who::Focus => crate::store::bindings::of_conversation(db, &at)?.into_iter().collect(),
             };
             let bindings = bindings.into_iter().map(|binding| binding.bound_by).collect();

@@ -79,7 +79,7 @@ impl<'a> Keeper<'a> {
         }
         self.is_first = false;
         let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
-        let found = self.pass.store.read("delivery_cards", move |db| cards::look(db, id, &key)).await?;
+        let found = self.pass.store.read("delivery_cards", move |db| cards::read_cards(db, id, &key)).await?;
         let running = found.running.filter(|_| is_wanted);
         let mut known = None;
         for (run_id, found) in found.open {
@@ -102,7 +102,7 @@ impl<'a> Keeper<'a> {
     /// Finalizes all cards of a conversation that has ended, so that none shows a turn as running.
     pub(super) async fn fold_all(&mut self) -> Result<(), StoreError> {
         let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
-        let found = self.pass.store.read("delivery_cards", move |db| cards::look(db, id, &key)).await?;
+        let found = self.pass.store.read("delivery_cards", move |db| cards::read_cards(db, id, &key)).await?;
         for (run_id, known) in found.open {
             self.fold_one(run_id, known).await?;
         }
@@ -199,8 +199,8 @@ impl<'a> Keeper<'a> {
         let read = self.pass.store.read("delivery_news", move |db| {
             let over = [BindingStatus::Parked, BindingStatus::Ended];
             let is_as_before = |it: &BindingRow| !over.contains(&it.status) && it.verbosity == verbosity;
-            let is_bound = delivery::one(db, id)?.is_some_and(|due| is_as_before(&due.binding));
-            Ok((is_bound, cards::news(db, &key, run_id, after)?))
+            let is_bound = delivery::due_of_binding(db, id)?.is_some_and(|due| is_as_before(&due.binding));
+            Ok((is_bound, cards::read_journal_after(db, &key, run_id, after)?))
         });
         let (is_bound, news) = read.await?;
         for row in &news.rows {
@@ -219,7 +219,7 @@ impl<'a> Keeper<'a> {
     ) -> Result<(), StoreError> {
         while wake.changed().await.is_ok() {
             let key = self.binding.session_key.clone();
-            let read = move |db: &_| cards::news(db, &key, run_id, after);
+            let read = move |db: &_| cards::read_journal_after(db, &key, run_id, after);
             let news = self.pass.store.read("delivery_owed", read).await?;
             if news.shown > 0 {
                 return Ok(());
@@ -342,7 +342,7 @@ impl<'a> Keeper<'a> {
     async fn remember(&self, run_id: RunId) -> Result<(), StoreError> {
         let Some(known) = self.kept.as_ref().map(|kept| kept.card.known().clone()) else { return Ok(()) };
         let id = self.binding.binding_id;
-        let keep = move |tx: &crate::store::Tx<'_>| cards::keep(tx, id, run_id, &known);
+        let keep = move |tx: &crate::store::Tx<'_>| cards::store_card(tx, id, run_id, &known);
         self.pass.store.write("delivery_card", keep).await
     }
 
@@ -362,7 +362,7 @@ impl<'a> Keeper<'a> {
         };
         if let Some(known) = self.kept.take().map(|kept| kept.card.known().clone()) {
             let id = self.binding.binding_id;
-            let fold = move |tx: &crate::store::Tx<'_>| cards::fold(tx, id, run_id, &known, came);
+            let fold = move |tx: &crate::store::Tx<'_>| cards::record_fold(tx, id, run_id, &known, came);
             self.pass.store.write("delivery_fold", fold).await?;
         }
         Ok(())

@@ -167,7 +167,7 @@ impl Pass {
         let (id, key) = (binding.binding_id, binding.session_key.clone());
         let record = move |tx: &crate::store::Tx<'_>| {
             // A verbosity chosen meanwhile is recorded already and must not be overwritten.
-            let chosen = rows::one(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
+            let chosen = rows::due_of_binding(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
             styles::record(tx, id, &key, &style.told(chosen))
         };
         self.store.write("delivery_style", record).await
@@ -180,7 +180,8 @@ impl Pass {
         cursor: Option<u64>,
     ) -> Result<Left, StoreError> {
         let (id, verbosity) = (binding.binding_id, binding.verbosity);
-        let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::one(db, id)?));
+        let read =
+            move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::due_of_binding(db, id)?));
         let (saved, known, now) = self.store.read("delivery_checkpoint", read).await?;
         // The verbosity has changed: the next task uses the new one.
         if now.is_some_and(|now| now.binding.verbosity != verbosity) {
@@ -195,7 +196,7 @@ impl Pass {
             }
             let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
-                let Some(due) = rows::one(db, id)? else { return Ok(None) };
+                let Some(due) = rows::due_of_binding(db, id)? else { return Ok(None) };
                 // Archived, or rendered differently from some row on that this task does not know of.
                 if due.binding.status == BindingStatus::Parked || due.binding.verbosity != verbosity {
                     return Ok(Some((due, None)));
@@ -242,9 +243,12 @@ impl Pass {
             let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
             let is_markdown = channel.reads_markdown();
             let read = self.store.read("delivery_unsettled", move |db| {
-                let list = rows::unsettled(db, id)?;
-                let over =
-                    if list.is_empty() { buttons::over(db, &at, &key, is_markdown)? } else { Vec::new() };
+                let list = rows::pending_parts(db, id)?;
+                let over = if list.is_empty() {
+                    buttons::settled_messages(db, &at, &key, is_markdown)?
+                } else {
+                    Vec::new()
+                };
                 Ok((list, over))
             });
             let (list, over) = read.await?;
@@ -361,7 +365,10 @@ impl Pass {
         // A lookup has to tell this message from our others, which may have the same text (H12).
         let (at, since_ms) =
             (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS));
-        let others = self.store.read("delivery_others", move |db| replies::others(db, &at, since_ms)).await?;
+        let others = self
+            .store
+            .read("delivery_others", move |db| replies::ids_of_sent_messages(db, &at, since_ms))
+            .await?;
         let part = &row.part;
         let Some(files) = self.files(binding, part).await? else { return Ok(None) };
         Ok(Some(Outgoing {
@@ -407,7 +414,7 @@ impl Pass {
         let echo = message_id.clone().filter(|_| channel.hears_itself());
         let settle = move |tx: &crate::store::Tx<'_>| {
             if let Some(message_id) = &echo {
-                said::remember(tx, &binding.conversation, message_id)?;
+                said::record_sent_message(tx, &binding.conversation, message_id)?;
             }
             let notice = match state {
                 PartState::Uncertain => project::unsure(binding.binding_id, &part),

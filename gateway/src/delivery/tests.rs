@@ -109,7 +109,7 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     let farewell = caught_up(&store, "c", PARTS).await.pop();
     assert_eq!(farewell.unwrap(), "The session is closed (enough). Start a new one with /acp spawn.");
     eventually("the ended binding to be settled", || async {
-        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
     })
     .await;
     stop.cancel();
@@ -154,7 +154,7 @@ async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch()
     let stop = CancellationToken::new();
     let task = on_console(&store, &stop);
     eventually("the binding to be settled", || async {
-        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
     })
     .await;
     stop.cancel();
@@ -447,7 +447,7 @@ async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restar
     stop.cancel();
     assert_eq!(first.await.unwrap(), Left::Unknown);
     let id = binding.binding_id;
-    let part = store.read("part", move |db| rows::unsettled(db, id)).await.unwrap().remove(0).part;
+    let part = store.read("part", move |db| rows::pending_parts(db, id)).await.unwrap().remove(0).part;
     channel.taken.lock().unwrap().push((part.nonce, part.text));
     let next = pass(&CancellationToken::new(), 1);
     assert_eq!(next.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
@@ -593,6 +593,6 @@ async fn what_nobody_serves_waits_for_its_adapter() {
     assert_eq!(second.texts(), [] as [&str; 0], "another account's adapter is not asked");
     // What was sent is known as the gateway's own from then on (C13).
     let at = conversation("c");
-    let own = store.read("said", move |db| crate::store::said::is_own(db, &at, "9")).await.unwrap();
+    let own = store.read("said", move |db| crate::store::said::is_own_message(db, &at, "9")).await.unwrap();
     assert!(own);
 }

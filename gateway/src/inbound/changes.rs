@@ -113,14 +113,14 @@ impl Inbox for Inlet {
 
     fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<BoundConversation>>> {
         Box::pin(async move {
-            let read = move |db: &_| bindings::places(db, &channel, &account_id);
+            let read = move |db: &_| bindings::bound_conversations(db, &channel, &account_id);
             self.inner.store.read("places", read).await.map_err(log("bound conversations")).ok()
         })
     }
 
     fn place(&self, at: ConversationRef) -> Reply<'_, Placed> {
         Box::pin(async move {
-            let read = move |db: &_| bindings::place(db, &at);
+            let read = move |db: &_| bindings::bound_conversation(db, &at);
             match self.inner.store.read("place", read).await.map_err(log("a bound conversation")) {
                 Ok(Some(place)) => Placed::At(place),
                 Ok(None) => Placed::Nowhere,
@@ -135,7 +135,7 @@ impl Inbox for Inlet {
 
     fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool> {
         Box::pin(async move {
-            let write = move |tx: &crate::store::Tx<'_>| bindings::caught_up(tx, &at, &through);
+            let write = move |tx: &crate::store::Tx<'_>| bindings::advance_backfill_mark(tx, &at, &through);
             self.inner
                 .store
                 .write("caught_up", write)

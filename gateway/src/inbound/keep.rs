@@ -161,7 +161,7 @@ impl Inlet {
             let asks = outcome.asks().zip(outcome.prompted());
             if let (Some(AnswerShown { message_id, text }), Some((asks, session))) = (answer.clone(), asks) {
                 let shown = ButtonMessage { message_id, kind: PartKind::Notice, text };
-                buttons::keep(tx, &said.conversation, session, &shown, &asks.about)?;
+                buttons::insert_message(tx, &said.conversation, session, &shown, &asks.about)?;
             }
             inbox::settle(tx, &said, &outcome)?;
             Ok(true)

@@ -92,7 +92,7 @@ impl Inner {
                 self.reply(channel.as_ref(), inbound, &message, before != Before::Nobody).await?
             else {
                 let nonce = message.nonce;
-                let never = move |tx: &crate::store::Tx<'_>| replies::ended(tx, &nonce, None);
+                let never = move |tx: &crate::store::Tx<'_>| replies::record_outcome(tx, &nonce, None);
                 self.store.write("reply_rejected", never).await?;
                 continue;
             };

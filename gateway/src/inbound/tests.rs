@@ -185,7 +185,7 @@ async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restar
     crate::tests::eventually("the message arrives", || async { (fake.said() == ["hello"]).then_some(()) })
         .await;
     crate::tests::eventually("nothing is left in the inbox", || async {
-        let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
         left.is_empty().then_some(())
     })
     .await;
@@ -214,7 +214,7 @@ async fn stale_bindings_and_full_queues_are_counted() {
     ] {
         assert!(text.contains(series), "{series}: {text}");
     }
-    let levels = store.read("levels", crate::store::levels::look).await.unwrap();
+    let levels = store.read("levels", crate::store::levels::read_gauges).await.unwrap();
     assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
 }
 

@@ -219,7 +219,7 @@ pub(super) async fn leave_behind(
     let Ok(found) = store.found_sessions().await else { return Vec::new() };
     let (supervisor, _) = SimSupervisorConnection::new();
     let clock = Clock::at(now_ms);
-    crate::store::by_hand::tell_time(move || clock.now_ms());
+    crate::store::by_hand::set_clock(move || clock.now_ms());
     let (deps, _) = deps(store, &supervisor, config, dir, clock);
     let start = |(key, _)| {
         let (mailbox, mailbox_lane) = channel(1);
@@ -244,7 +244,7 @@ pub(super) fn start(
     (dir, now_ms): (&Path, u64),
 ) -> Gateway {
     let clock = Clock::at(now_ms);
-    crate::store::by_hand::tell_time(move || clock.now_ms());
+    crate::store::by_hand::set_clock(move || clock.now_ms());
     let (deps, agents) = deps(store, supervisor, config, dir, clock);
     let Deps { registry, live, metrics, stop, .. } = deps.clone();
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));

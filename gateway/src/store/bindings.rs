@@ -89,7 +89,7 @@ pub(crate) fn get(db: &Connection, binding_id: BindingId) -> Result<Option<Bindi
     first(db, &sql, [binding_id.to_string()], from_row)
 }
 
-/// A binding that has not ended, as listed by `live`. Each row is parsed separately, so that an unreadable
+/// A binding that has not ended, as listed by `open_bindings`. Each row is parsed separately, so that an unreadable
 /// one does not hide the others.
 #[derive(Debug)]
 pub(crate) struct OpenBinding {
@@ -103,7 +103,7 @@ pub(crate) struct OpenBinding {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn live(db: &Connection) -> Result<Vec<OpenBinding>, StoreError> {
+pub(crate) fn open_bindings(db: &Connection) -> Result<Vec<OpenBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, s.state AS state, (SELECT count(*) FROM acp_runs AS r WHERE r.session_key = b.session_key \
          AND r.state IN ('queued','running')) AS runs_due \
@@ -337,7 +337,7 @@ pub struct BoundConversation {
 const PLACE: &str = "SELECT channel, account_id, thread_id, channel_id, bound_at, backfilled_through \
     FROM acp_bindings WHERE channel = ?1 AND account_id = ?2 AND status IN ('active','parked')";
 
-fn place_of(row: &Row<'_>) -> Result<BoundConversation, StoreError> {
+fn bound_conversation_from_row(row: &Row<'_>) -> Result<BoundConversation, StoreError> {
     Ok(BoundConversation {
         conversation: ConversationRef {
             channel: row.get("channel")?,
@@ -354,21 +354,24 @@ fn place_of(row: &Row<'_>) -> Result<BoundConversation, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn places(
+pub(crate) fn bound_conversations(
     db: &Connection,
     channel: &str,
     account_id: &str,
 ) -> Result<Vec<BoundConversation>, StoreError> {
-    all(db, &format!("{PLACE} ORDER BY rowid"), params![channel, account_id], place_of)
+    all(db, &format!("{PLACE} ORDER BY rowid"), params![channel, account_id], bound_conversation_from_row)
 }
 
 /// A bound conversation, if `at` is one.
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn place(db: &Connection, at: &ConversationRef) -> Result<Option<BoundConversation>, StoreError> {
+pub(crate) fn bound_conversation(
+    db: &Connection,
+    at: &ConversationRef,
+) -> Result<Option<BoundConversation>, StoreError> {
     let sql = format!("{PLACE} AND thread_id = ?3");
-    first(db, &sql, params![at.channel, at.account_id, at.conversation_id], place_of)
+    first(db, &sql, params![at.channel, at.account_id, at.conversation_id], bound_conversation_from_row)
 }
 
 /// Moves the backfill mark of a conversation forward to a message id (H8). Ids within a channel increase, so
@@ -376,7 +379,11 @@ pub(crate) fn place(db: &Connection, at: &ConversationRef) -> Result<Option<Boun
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn caught_up(db: &Connection, at: &ConversationRef, through: &str) -> Result<bool, StoreError> {
+pub(crate) fn advance_backfill_mark(
+    db: &Connection,
+    at: &ConversationRef,
+    through: &str,
+) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET backfilled_through = ?4 WHERE channel = ?1 AND account_id = ?2 \
         AND thread_id = ?3 AND status <> 'ended' AND (backfilled_through IS NULL \
         OR length(backfilled_through) < length(?4) \

@@ -38,7 +38,7 @@ pub(crate) struct ButtonMessage {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn keep(
+pub(crate) fn insert_message(
     db: &Connection,
     at: &ConversationRef,
     session: &SessionKey,
@@ -61,7 +61,11 @@ pub(crate) fn keep(
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn is_kept(db: &Connection, at: &ConversationRef, about: &About) -> Result<bool, StoreError> {
+pub(crate) fn has_message_about(
+    db: &Connection,
+    at: &ConversationRef,
+    about: &About,
+) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_button_message WHERE channel = ?1 AND account_id = ?2 \
         AND conversation_id = ?3 AND about_json = ?4";
     let keys = params![at.channel, at.account_id, at.conversation_id, to_json(about)?];
@@ -73,7 +77,7 @@ pub(crate) fn is_kept(db: &Connection, at: &ConversationRef, about: &About) -> R
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn over(
+pub(crate) fn settled_messages(
     db: &Connection,
     at: &ConversationRef,
     session: &SessionKey,
@@ -98,14 +102,14 @@ pub(crate) fn over(
             kind: word(row, "kind")?,
             text: row.get("text")?,
         };
-        let text = at_its_end(db, json(row, "about_json")?, &kept.text, is_markdown)?;
+        let text = settled_text(db, json(row, "about_json")?, &kept.text, is_markdown)?;
         out.extend(text.map(|text| ButtonMessage { text, ..kept }));
     }
     Ok(out)
 }
 
 /// New text of a message once its subject is settled; `None` before.
-fn at_its_end(
+fn settled_text(
     db: &Connection,
     about: About,
     text: &str,
@@ -147,7 +151,7 @@ pub(crate) fn bindings(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, S
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn tried(
+pub(crate) fn record_attempt(
     db: &Connection,
     at: &ConversationRef,
     message_id: &str,
@@ -168,7 +172,7 @@ pub(crate) fn tried(
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn refused(
+pub(crate) fn plan_result_notice(
     db: &Connection,
     binding: &BindingRow,
     message: &ButtonMessage,
@@ -181,6 +185,6 @@ pub(crate) fn refused(
     })?;
     let said = found.and_then(|(seq, no, run_id)| unchanged(of, (seq, no), run_id, &message.text));
     delivery::plan(db, binding, said.as_slice())?;
-    tried(db, &binding.conversation, &message.message_id, true)?;
+    record_attempt(db, &binding.conversation, &message.message_id, true)?;
     Ok(said.is_some())
 }

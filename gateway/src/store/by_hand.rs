@@ -31,7 +31,7 @@ pub(super) fn now_ms() -> Option<u64> {
 }
 
 /// Sets the clock of the store on this thread.
-pub(crate) fn tell_time(now_ms: impl Fn() -> u64 + 'static) {
+pub(crate) fn set_clock(now_ms: impl Fn() -> u64 + 'static) {
     TIME.set(Some(Box::new(now_ms)));
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Purpose {
     Read,
 }
 
-fn fresh_name() -> String {
+fn unique_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("simulated-{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
@@ -60,7 +60,7 @@ pub(crate) struct SimStore {
 impl SimStore {
     /// Creates an empty database.
     pub(crate) fn new() -> Self {
-        let template = schema::open_in_memory(&fresh_name(), Purpose::Template).unwrap();
+        let template = schema::open_in_memory(&unique_name(), Purpose::Template).unwrap();
         let identity =
             GatewayIdentity { instance_id: GatewayInstanceId::mint(), epoch: 0, start_id: StartId::mint() };
         let dir = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ impl SimStore {
 
     /// Resets the database to its empty state.
     pub(crate) fn clear(&mut self) {
-        let name = fresh_name();
+        let name = unique_name();
         let mut db = schema::open_in_memory(&name, Purpose::Write).unwrap();
         let copied = Backup::new(&self.template, &mut db).unwrap().step(-1).unwrap();
         assert_eq!(copied, StepResult::Done, "the template is copied at once");

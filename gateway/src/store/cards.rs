@@ -33,7 +33,7 @@ pub(crate) struct StatusCards {
     pub(crate) open: Vec<(RunId, Known)>,
 }
 
-fn known(row: &Row<'_>) -> Result<Known, StoreError> {
+fn card_from_row(row: &Row<'_>) -> Result<Known, StoreError> {
     Ok(Known {
         message_id: row.get("message_id")?,
         number: row.get("number")?,
@@ -46,14 +46,14 @@ fn known(row: &Row<'_>) -> Result<Known, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn look(
+pub(crate) fn read_cards(
     db: &Connection,
     binding_id: BindingId,
     key: &SessionKey,
 ) -> Result<StatusCards, StoreError> {
     const RUNNING: &str = "SELECT run_id FROM acp_runs WHERE session_key = ?1 AND state = 'running' \
         AND mode = 'prompt'";
-    // Cards of finished runs only if their retry is due: see [`left_open`].
+    // Cards of finished runs only if their retry is due: see [`due_folds`].
     const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq, posted_at FROM acp_delivery_card \
         WHERE binding_key = ?1 AND folded = 0 AND (tries = 0 OR run_id = ?2 \
         OR updated_at + min(?3, ?4 << min(tries, 16)) <= ?5) ORDER BY rowid";
@@ -64,7 +64,7 @@ pub(crate) fn look(
     };
     let run_id = running.map(|(run_id, _)| run_id.to_string());
     let keys = params![binding_id.to_string(), run_id, Int(PAUSE_MS_MAX), Int(PAUSE_MS), Int(now_ms())];
-    let open = all(db, OPEN, keys, |row| Ok((id(row, "run_id")?, known(row)?)))?;
+    let open = all(db, OPEN, keys, |row| Ok((id(row, "run_id")?, card_from_row(row)?)))?;
     Ok(StatusCards { running, open })
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct NewJournalRows {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn news(
+pub(crate) fn read_journal_after(
     db: &Connection,
     key: &SessionKey,
     run_id: RunId,
@@ -115,7 +115,7 @@ pub(crate) fn news(
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn keep(
+pub(crate) fn store_card(
     db: &Connection,
     binding_id: BindingId,
     run_id: RunId,
@@ -157,7 +157,7 @@ pub(crate) enum FoldOutcome {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn fold(
+pub(crate) fn record_fold(
     db: &Connection,
     binding_id: BindingId,
     run_id: RunId,
@@ -180,7 +180,7 @@ pub(crate) fn fold(
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn left_open(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
+pub(crate) fn due_folds(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
     const SQL: &str = "SELECT DISTINCT c.binding_key AS binding_key FROM acp_delivery_card AS c \
         JOIN acp_runs AS r ON r.run_id = c.run_id JOIN acp_bindings AS b ON b.binding_key = c.binding_key \
         WHERE c.folded = 0 AND r.state <> 'running' AND b.status <> 'parked' \

@@ -82,7 +82,7 @@ pub(crate) fn rules(db: &Connection) -> Result<Vec<CheckFinding>, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::File`] without a database; errors of opening the database.
-pub(crate) fn look(dir: &Path, quick: bool) -> Result<CheckReport, StoreError> {
+pub(crate) fn check_database(dir: &Path, quick: bool) -> Result<CheckReport, StoreError> {
     let path = dir.join(DB_FILE);
     let meta = std::fs::metadata(&path).map_err(|error| StoreError::file("look at", &path, error))?;
     let mut checks = Vec::new();

@@ -39,7 +39,7 @@ impl ConversationSnapshot {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn look(
+pub(crate) fn read_conversation(
     db: &Connection,
     table: &[Binding],
     at: &ConversationRef,
@@ -54,7 +54,7 @@ pub(crate) fn look(
     let Some(agent) = &entry.agent else { return Ok(look) };
     let first = first_key(agent, (&at.channel, &at.account_id, &entry.conversation));
     let first = first.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?;
-    let (newest, before) = under(db, &first)?;
+    let (newest, before) = newest_under_key(db, &first)?;
     look.under = newest;
     let next = next_key(&first, before);
     look.next = Some(next.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?);
@@ -69,7 +69,7 @@ fn busy(db: &Connection, key: &SessionKey) -> Result<bool, StoreError> {
 }
 
 /// The newest session with this key or a numbered successor of it, and the number of such sessions.
-fn under(db: &Connection, key: &SessionKey) -> Result<(Option<Under>, u64), StoreError> {
+fn newest_under_key(db: &Connection, key: &SessionKey) -> Result<(Option<Under>, u64), StoreError> {
     // ';' is the character after ':'.
     const UNDER: &str = "session_key = ?1 OR (session_key > ?1 || ':' AND session_key < ?1 || ';')";
     const MADE: &str = "SELECT metadata_json FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid";

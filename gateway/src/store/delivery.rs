@@ -164,7 +164,7 @@ pub(crate) fn batch(
     after: u64,
     end: u64,
 ) -> Result<DeliveryBatch, StoreError> {
-    read_on(db, binding, styles, (after, end), ROWS_MAX)
+    read_batch(db, binding, styles, (after, end), ROWS_MAX)
 }
 
 /// Reads one row of a session's journal with the data for its projection.
@@ -177,12 +177,12 @@ pub(crate) fn row(
     styles: &Styles,
     session_seq: u64,
 ) -> Result<DeliveryBatch, StoreError> {
-    let mut found = read_on(db, binding, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
+    let mut found = read_batch(db, binding, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
     found.rows.retain(|row| row.session_seq == session_seq);
     Ok(found)
 }
 
-fn read_on(
+fn read_batch(
     db: &Connection,
     binding: &BindingRow,
     styles: &Styles,
@@ -281,7 +281,7 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
         ?11, ?12, 'planned', ?13, ?13) ON CONFLICT DO NOTHING";
     for part in parts {
         let (tag, print) =
-            tag::choose(&part.text, &part.nonce, |print| is_said(db, binding, &part.nonce, print))?;
+            tag::choose(&part.text, &part.nonce, |print| has_same_text(db, binding, &part.nonce, print))?;
         run(
             db,
             SQL,
@@ -307,7 +307,12 @@ pub(crate) fn plan(db: &Connection, binding: &BindingRow, parts: &[Part]) -> Res
 
 /// True if another part of the conversation, of any binding, has this fingerprint, or a reply with unknown
 /// outcome.
-fn is_said(db: &Connection, binding: &BindingRow, nonce: &str, print: &str) -> Result<bool, StoreError> {
+fn has_same_text(
+    db: &Connection,
+    binding: &BindingRow,
+    nonce: &str,
+    print: &str,
+) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_delivery_part AS p JOIN acp_bindings AS b USING (binding_key) WHERE p.print = ?1 \
         AND p.nonce <> ?2 AND b.channel = ?3 AND b.account_id = ?4 AND b.thread_id = ?5 LIMIT 1";
     let at = &binding.conversation;
@@ -319,7 +324,7 @@ fn is_said(db: &Connection, binding: &BindingRow, nonce: &str, print: &str) -> R
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn unsettled(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
+pub(crate) fn pending_parts(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
     const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, files_json, tag, state, attempts, \
         persona_at, created_at FROM acp_delivery_part WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = ?1 AND b.status = 'parked') ORDER BY session_seq, part_no LIMIT ?2";
@@ -373,7 +378,7 @@ pub(crate) fn settle(
     if let (PartState::Sent, Some(asks), Some(message_id)) = (state, &part.asks, message_id) {
         let message =
             ButtonMessage { message_id: message_id.to_owned(), kind: part.kind, text: part.text.clone() };
-        buttons::keep(db, &binding.conversation, &binding.session_key, &message, &asks.about)?;
+        buttons::insert_message(db, &binding.conversation, &binding.session_key, &message, &asks.about)?;
     }
     Ok(())
 }
@@ -429,11 +434,14 @@ pub(crate) struct DueBinding {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<DueBinding>, StoreError> {
-    let mut found = due(db, "status IN ('active','ending')", [])?;
+pub(crate) fn delivering_bindings(
+    db: &Connection,
+    known: &[BindingId],
+) -> Result<Vec<DueBinding>, StoreError> {
+    let mut found = query_due(db, "status IN ('active','ending')", [])?;
     let active: BTreeSet<BindingId> = found.iter().map(|due| due.binding.binding_id).collect();
     for binding_id in known.iter().filter(|id| !active.contains(id)) {
-        found.extend(one(db, *binding_id)?);
+        found.extend(due_of_binding(db, *binding_id)?);
     }
     Ok(found)
 }
@@ -442,8 +450,11 @@ pub(crate) fn looked_after(db: &Connection, known: &[BindingId]) -> Result<Vec<D
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<DueBinding>, StoreError> {
-    Ok(due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
+pub(crate) fn due_of_binding(
+    db: &Connection,
+    binding_id: BindingId,
+) -> Result<Option<DueBinding>, StoreError> {
+    Ok(query_due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
 }
 
 /// Ended bindings with pending delivery: undelivered journal rows or pending parts. The state condition is
@@ -451,16 +462,20 @@ pub(crate) fn one(db: &Connection, binding_id: BindingId) -> Result<Option<DueBi
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn owing(db: &Connection) -> Result<Vec<DueBinding>, StoreError> {
+pub(crate) fn ended_with_pending(db: &Connection) -> Result<Vec<DueBinding>, StoreError> {
     const OWES: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
         WHERE c.binding_key = b.binding_key), 0) < coalesce(json_extract(metadata_json, '$.end_session_seq'), \
         (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key)) OR EXISTS (SELECT 1 FROM \
         acp_delivery_part AS p WHERE p.binding_key = b.binding_key AND p.state IN ('planned','sending','uncertain') \
         AND p.state <> 'uncertain'))";
-    due(db, OWES, [])
+    query_due(db, OWES, [])
 }
 
-fn due(db: &Connection, filter: &str, params: impl rusqlite::Params) -> Result<Vec<DueBinding>, StoreError> {
+fn query_due(
+    db: &Connection,
+    filter: &str,
+    params: impl rusqlite::Params,
+) -> Result<Vec<DueBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key) AS end \
          FROM acp_bindings AS b WHERE {filter} ORDER BY b.rowid",

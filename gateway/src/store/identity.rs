@@ -81,7 +81,7 @@ impl StateDirLocation {
 /// [`StoreError::Cloned`] if the directory is a copy; nothing changes then.
 pub(crate) fn establish(db: &Connection, dir: &Path) -> Result<GatewayIdentity, StoreError> {
     let here = StateDirLocation::of(dir)?;
-    if let Some(why) = is_elsewhere(db, dir)? {
+    if let Some(why) = location_mismatch(db, dir)? {
         return Err(StoreError::Cloned { dir: dir.to_owned(), why });
     }
     db.execute_batch("BEGIN IMMEDIATE")?;
@@ -96,7 +96,7 @@ pub(crate) fn establish(db: &Connection, dir: &Path) -> Result<GatewayIdentity, 
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; [`StoreError::File`]; SQLite errors.
-pub(crate) fn is_elsewhere(db: &Connection, dir: &Path) -> Result<Option<String>, StoreError> {
+pub(crate) fn location_mismatch(db: &Connection, dir: &Path) -> Result<Option<String>, StoreError> {
     let Some(home) = meta::get(db, HOME)? else { return Ok(None) };
     let home: StateDirLocation = parse(HOME, &home, |text| serde_json::from_str(text))?;
     Ok(home.moved(&StateDirLocation::of(dir)?))
@@ -189,7 +189,7 @@ pub(crate) fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
     db.execute_batch(if id.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
     drop(db);
     // The refusal on record concerns the original gateway.
-    rollback::forget(dir)?;
+    rollback::remove_record(dir)?;
     drop(lock);
     id
 }

@@ -302,7 +302,11 @@ pub(crate) enum MessageOwner {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn whose(db: &Connection, new: &Inbound, others: &[&str]) -> Result<MessageOwner, StoreError> {
+pub(crate) fn message_owner(
+    db: &Connection,
+    new: &Inbound,
+    others: &[&str],
+) -> Result<MessageOwner, StoreError> {
     let at = &new.conversation;
     if others.is_empty() {
         return Ok(MessageOwner::Own);
@@ -425,7 +429,7 @@ pub(crate) fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> R
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn unsettled(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>, StoreError> {
+pub(crate) fn unsettled_messages(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_inbox WHERE state = 'received' ORDER BY created_at, rowid LIMIT ?1"
     );
@@ -453,24 +457,24 @@ pub(crate) fn unsettled_in(db: &Connection) -> Result<Vec<ConversationRef>, Stor
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn undone(
+pub(crate) fn unprocessed_messages(
     db: &Connection,
     at: &ConversationRef,
     rows_max: u64,
 ) -> Result<Vec<InboxRow>, StoreError> {
-    left(db, at, "outcome_json IS NULL", rows_max)
+    query_unsettled(db, at, "outcome_json IS NULL", rows_max)
 }
 
 /// Messages of one conversation with a pending reply, and their outcomes, oldest first.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn untold(
+pub(crate) fn pending_replies(
     db: &Connection,
     at: &ConversationRef,
     rows_max: u64,
 ) -> Result<Vec<(InboxRow, Outcome)>, StoreError> {
-    let rows = left(db, at, "outcome_json IS NOT NULL", rows_max)?;
+    let rows = query_unsettled(db, at, "outcome_json IS NOT NULL", rows_max)?;
     Ok(rows
         .into_iter()
         .filter_map(|mut row| Some((row.outcome.take()?, row)))
@@ -478,7 +482,7 @@ pub(crate) fn untold(
         .collect())
 }
 
-fn left(
+fn query_unsettled(
     db: &Connection,
     at: &ConversationRef,
     which: &str,

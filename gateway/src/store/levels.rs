@@ -35,7 +35,7 @@ const NAMED_MAX: usize = 20;
 /// # Errors
 /// SQLite errors.
 pub(crate) fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
-    let named = bindings::live(db)?.into_iter().filter_map(|live| {
+    let named = bindings::open_bindings(db)?.into_iter().filter_map(|live| {
         let (binding, target, _) = live.found.ok()?;
         let (at, stale) = (&binding.conversation, Stale::of(target)?);
         let place = format!("{}/{}/{}", at.channel, at.account_id, at.conversation_id);
@@ -48,7 +48,7 @@ pub(crate) fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn look(db: &Connection) -> Result<StoreGauges, StoreError> {
+pub(crate) fn read_gauges(db: &Connection) -> Result<StoreGauges, StoreError> {
     let states = SessionState::ALL.into_iter().filter(|state| *state != SessionState::Closed);
     let by_state = "SELECT count(*) FROM acp_sessions WHERE state = ?1";
     let sessions = states.map(|state| {
@@ -91,7 +91,7 @@ pub(crate) struct SessionActivity {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn circumstances(db: &Connection) -> Result<SessionActivity, StoreError> {
+pub(crate) fn session_activity(db: &Connection) -> Result<SessionActivity, StoreError> {
     let mut found = SessionActivity::default();
     let running = "SELECT session_key, run_id FROM acp_runs WHERE state = 'running' AND mode = 'prompt'";
     found.running.extend(all(db, running, [], |row| Ok((id(row, "session_key")?, id(row, "run_id")?)))?);

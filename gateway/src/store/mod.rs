@@ -179,7 +179,7 @@ impl Store {
         if self.read("accepted_loss", identity::has_accepted_loss).await? {
             self.write("settle_loss", |tx| identity::settle_loss(tx)).await?;
         }
-        rollback::forget(self.dir())
+        rollback::remove_record(self.dir())
     }
 
     /// Path of the state directory.

@@ -65,7 +65,7 @@ pub(crate) fn write(dir: &Path, note: &RollbackRecord) -> Result<(), StoreError>
 ///
 /// # Errors
 /// [`StoreError::File`].
-pub(crate) fn forget(dir: &Path) -> Result<(), StoreError> {
+pub(crate) fn remove_record(dir: &Path) -> Result<(), StoreError> {
     match std::fs::remove_file(path(dir)) {
         Ok(()) => sync_dir(&path(dir)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -88,7 +88,7 @@ pub(crate) fn accept(dir: &Path) -> Result<AcceptedLoss, StoreError> {
     let uncertain = restore::settle_unknown(&db)?;
     identity::accept_loss(&db, note.known_epoch)?;
     db.close().map_err(|(_, error)| StoreError::from(error))?;
-    forget(dir)?;
+    remove_record(dir)?;
     Ok(AcceptedLoss { note, uncertain })
 }
 
@@ -120,7 +120,7 @@ mod tests {
         // The refusal was of another copy.
         write(dir.path(), &note(7)).unwrap();
         assert_eq!(start(dir.path()).await, (3, false));
-        forget(dir.path()).unwrap();
+        remove_record(dir.path()).unwrap();
         assert_eq!((start(dir.path()).await, read(dir.path())), ((4, false), None));
     }
 

@@ -51,7 +51,7 @@ const BINDINGS: &str =
 /// # Errors
 /// [`StoreError::File`] without a database, [`StoreError::Newer`], [`StoreError::Foreign`]. Damage is not an
 /// error: see `Salvage::unread`.
-pub(crate) fn look(dir: &Path) -> Result<Salvage, StoreError> {
+pub(crate) fn salvage(dir: &Path) -> Result<Salvage, StoreError> {
     let path = dir.join(DB_FILE);
     std::fs::metadata(&path).map_err(|error| StoreError::file("look at", &path, error))?;
     let mut found = Salvage::default();

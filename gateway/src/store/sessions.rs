@@ -207,7 +207,7 @@ pub(crate) struct SessionUsage {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<SessionUsage>, StoreError> {
+pub(crate) fn session_usage(db: &Connection, key: &SessionKey) -> Result<Option<SessionUsage>, StoreError> {
     let sql = format!(
         "SELECT b.channel, b.account_id, NOT ({IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
          ON b.rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = s.session_key) \
@@ -310,7 +310,7 @@ pub(crate) struct ExpiringSession {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subject>, StoreError> {
+pub(crate) fn expiry_subject(db: &Connection, row: &SessionRow) -> Result<Option<Subject>, StoreError> {
     const SQL: &str = concat!(
         "SELECT ",
         has_runs!("r.state IN ('queued','running')"),
@@ -332,7 +332,7 @@ pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Subjec
 }
 
 /// Resting sessions with a timeout. Without configured timeouts, only those whose bindings have their own.
-fn mortals(db: &Connection, windows: Windows) -> Result<Vec<ExpiringSession>, StoreError> {
+fn expiring_sessions(db: &Connection, windows: Windows) -> Result<Vec<ExpiringSession>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
          acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
@@ -342,7 +342,7 @@ fn mortals(db: &Connection, windows: Windows) -> Result<Vec<ExpiringSession>, St
     let rows = all(db, &sql, params![windows.session_ms > 0, for_bindings], from_row)?;
     let mut out = Vec::with_capacity(rows.len());
     for row in rows {
-        if let Some(subject) = subject(db, &row)? {
+        if let Some(subject) = expiry_subject(db, &row)? {
             out.push(ExpiringSession { session_key: row.session_key, subject });
         }
     }
@@ -379,16 +379,19 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn mortals(&self, windows: Windows) -> Result<Vec<ExpiringSession>, StoreError> {
-        self.read("mortals", move |db| mortals(db, windows)).await
+    pub(crate) async fn expiring_sessions(
+        &self,
+        windows: Windows,
+    ) -> Result<Vec<ExpiringSession>, StoreError> {
+        self.read("mortals", move |db| expiring_sessions(db, windows)).await
     }
 
     /// Data that the timeouts of one session depend on; `None` if the session is closed or missing.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn subject(&self, key: SessionKey) -> Result<Option<Subject>, StoreError> {
-        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| subject(db, &row))).await
+    pub(crate) async fn expiry_subject(&self, key: SessionKey) -> Result<Option<Subject>, StoreError> {
+        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| expiry_subject(db, &row))).await
     }
 }
 

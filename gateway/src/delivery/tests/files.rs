@@ -177,7 +177,7 @@ async fn go(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId) {
 }
 
 async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId, metrics: Metrics) {
-    let due = store.read("due", move |db| rows::one(db, id)).await.unwrap().unwrap();
+    let due = store.read("due", move |db| rows::due_of_binding(db, id)).await.unwrap().unwrap();
     let pass = Pass {
         store: store.clone(),
         channels: Channels::new([Arc::clone(shelf) as Arc<dyn Channel>]),

@@ -102,7 +102,10 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
     let second = inlet.accept(message("m2", "more")).await.unwrap();
     let Outcome::Prompted { run_id, asks, .. } = &second else { panic!("{second:?}") };
     assert_eq!(*asks, Some(of_queued(*run_id, true)));
-    let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key(), false)).await.unwrap();
+    let over = store
+        .read("over", |db| buttons::settled_messages(db, &conversation("c"), &key(), false))
+        .await
+        .unwrap();
     // The fake keeps no rows of runs: what is not there is over.
     let texts: Vec<&str> = over.iter().map(|message| message.text.as_str()).collect();
     assert_eq!(texts, ["The agent is busy: queued behind 1.\nIt is over."]);
@@ -143,7 +146,10 @@ async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
         let shown = AnswerShown { message_id: format!("answer to {id}"), text: queued.text.clone() };
         assert!(inlet.told(by_caller(id, "more"), Some(shown)).await);
     }
-    let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key(), false)).await.unwrap();
+    let over = store
+        .read("over", |db| buttons::settled_messages(db, &conversation("c"), &key(), false))
+        .await
+        .unwrap();
     let over: Vec<(&str, &str)> = over.iter().map(|it| (it.message_id.as_str(), it.text.as_str())).collect();
     assert_eq!(over, [("answer to i5", "The agent is busy: queued behind 1.\nIt is over.")]);
     let nowhere = Inbound { conversation: conversation("nowhere"), ..by_caller("i6", "hello") };

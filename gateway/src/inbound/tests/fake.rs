@@ -224,7 +224,9 @@ impl Service for Fake {
     }
 
     fn circumstances(&self) -> ServiceFuture<'_, SessionActivity> {
-        Box::pin(async { Ok(self.store.read("circumstances", crate::store::levels::circumstances).await?) })
+        Box::pin(async {
+            Ok(self.store.read("circumstances", crate::store::levels::session_activity).await?)
+        })
     }
 
     fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {

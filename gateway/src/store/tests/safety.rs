@@ -74,7 +74,7 @@ async fn a_damaged_file_is_refused_with_the_way_out_and_left_as_it_is() {
             other => panic!("{name}: {other:?}"),
         }
         assert_eq!(std::fs::read(&path).unwrap(), before, "{name}: nothing was changed");
-        let report = check::look(dir.path(), true);
+        let report = check::check_database(dir.path(), true);
         assert!(!report.is_ok_and(|report| report.ok), "{name}: the check finds it too");
         let to = dir.path().join("copy");
         assert!(backup(dir.path(), &to, false, &mut still).is_err(), "{name}: damage is no backup");
@@ -90,7 +90,7 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
         store.spawn_session(spawn_of(row)).await.unwrap();
     }
     store.close().await;
-    let whole = salvage::look(dir.path()).unwrap();
+    let whole = salvage::salvage(dir.path()).unwrap();
     assert_eq!((whole.sessions.len(), whole.unread.len()), (400, 0));
     let keys: Vec<&str> = whole.sessions.iter().map(|saved| saved.session_key.as_str()).collect();
     assert!(keys.is_sorted(), "in the order they were made");
@@ -105,7 +105,7 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
     file.write_all_at(&[0xee; 4096], at * 4096).unwrap();
     assert!(matches!(reopen(dir.path()), Err(StoreError::Damaged { .. })));
     let before = std::fs::read(&path).unwrap();
-    let left = salvage::look(dir.path()).unwrap();
+    let left = salvage::salvage(dir.path()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), before, "it only reads");
     assert_eq!(left.unread.len(), 1, "{:?}", left.unread);
     assert!(left.unread[0].contains("acp_sessions"), "{:?}", left.unread);
@@ -116,10 +116,10 @@ async fn what_can_still_be_read_of_a_damaged_file_is_listed() {
     assert!(has("s000") && has("s399") && !has("s200"), "both sides of the hole");
     // Nothing at all can be read.
     std::fs::write(&path, vec![7; 8192]).unwrap();
-    let nothing = salvage::look(dir.path()).unwrap();
+    let nothing = salvage::salvage(dir.path()).unwrap();
     assert_eq!((nothing.sessions.len(), nothing.unread.len()), (0, 1), "{nothing:?}");
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(salvage::look(dir.path()), Err(StoreError::File { .. })));
+    assert!(matches!(salvage::salvage(dir.path()), Err(StoreError::File { .. })));
 }
 
 #[tokio::test]
@@ -173,11 +173,11 @@ async fn a_list_of_what_can_be_read_refuses_what_is_newer_and_names_conversation
     let binding = binding(&row.session_key, "thread", BindingStatus::Active);
     store.spawn_session(SpawnTx { binding: Some(binding), ..spawn_of(row) }).await.unwrap();
     store.close().await;
-    let found = salvage::look(dir.path()).unwrap();
+    let found = salvage::salvage(dir.path()).unwrap();
     assert!(found.sessions[0].bound[0].ends_with(" thread"), "{found:?}");
     let path = dir.path().join(DB_FILE);
     raw(&path).pragma_update(None, "user_version", 99).unwrap();
-    assert!(matches!(salvage::look(dir.path()), Err(StoreError::Newer { found: 99, .. })));
+    assert!(matches!(salvage::salvage(dir.path()), Err(StoreError::Newer { found: 99, .. })));
 }
 
 #[tokio::test]
@@ -337,10 +337,10 @@ async fn a_restored_database_does_nothing_a_second_time() {
     assert_eq!((list.len(), state, code), (1, RunState::Failed, Code::Uncertain));
     let waiting = row.session_key.clone();
     assert_eq!(store.read("waiting", move |db| runs::unfinished(db, &waiting)).await.unwrap(), []);
-    let inbox = store.read("inbox", |db| inbox::unsettled(db, 9)).await.unwrap();
+    let inbox = store.read("inbox", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
     assert!(inbox[0].outcome.is_some(), "the person is told, and nothing is done");
     store.close().await;
-    assert!(check::look(dir.path(), false).unwrap().ok);
+    assert!(check::check_database(dir.path(), false).unwrap().ok);
 }
 
 #[tokio::test]
