@@ -63,7 +63,7 @@ impl Agents {
     ) -> LookupRequest {
         let policy = self.policy(name);
         let roots = policy.workspace_roots.value.iter().chain(&policy.cwd_roots.value);
-        let cwd = self.wanted_cwd(&policy, cwd);
+        let cwd = self.requested_cwd(&policy, cwd);
         let paths =
             roots.chain(&cwd).filter_map(|path| path.to_str()).chain(directories.iter().map(String::as_str));
         let directories = paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect();
@@ -174,14 +174,14 @@ impl Agents {
         found: &LookupResults,
     ) -> Result<String, Failure> {
         let policy = self.policy(agent);
-        let Some(asked) = self.wanted_cwd(&policy, asked) else {
+        let Some(asked) = self.requested_cwd(&policy, asked) else {
             let text = "No working directory was named.";
             return Err(Failure::new(Code::CwdNotAllowed, text).origin("gateway"));
         };
         allowed_directory(&policy, "working directory", &asked, found)
     }
 
-    fn wanted_cwd(&self, policy: &Policy, asked: Option<&str>) -> Option<PathBuf> {
+    fn requested_cwd(&self, policy: &Policy, asked: Option<&str>) -> Option<PathBuf> {
         let configured = || policy.default_cwd.value.clone();
         let home = || self.var("HOME").map(PathBuf::from);
         asked.map(PathBuf::from).or_else(configured).or_else(home)

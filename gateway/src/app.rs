@@ -518,7 +518,7 @@ impl ServiceSignals {
     }
 
     /// True if a signal has already arrived.
-    pub(crate) fn came(&mut self) -> bool {
+    pub(crate) fn is_raised(&mut self) -> bool {
         self.next().now_or_never().is_some()
     }
 

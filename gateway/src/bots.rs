@@ -71,7 +71,7 @@ impl DiscordAccounts {
             self.end(&id);
         }
         for (id, settings) in wanted {
-            let done = settings.and_then(|settings| self.take_on(&id, settings));
+            let done = settings.and_then(|settings| self.start_account(&id, settings));
             if let Err(why) = done {
                 let is_served = self.bots.contains_key(&id);
                 let then = if is_served { "keeps what it had" } else { "is not served" };
@@ -80,7 +80,7 @@ impl DiscordAccounts {
         }
     }
 
-    fn take_on(&mut self, id: &str, settings: Settings) -> Result<(), String> {
+    fn start_account(&mut self, id: &str, settings: Settings) -> Result<(), String> {
         let before = self.bots.get(id);
         if let Some(bot) = before.filter(|bot| *bot.adapter.base() == settings.base) {
             return bot.adapter.renew(settings).map_err(|error| error.to_string());

@@ -191,7 +191,7 @@ fn check(inbound: &Inbound) -> Result<(), Failure> {
 /// or the gateway is shutting down and the next one continues.
 fn is_for_later(failure: &Failure) -> bool {
     let is_ending = failure.detail_code.as_deref() == Some(manager::ENDING);
-    is_ending || (failure.code == Code::StoreUnavailable && !failure.is_for_repair())
+    is_ending || (failure.code == Code::StoreUnavailable && !failure.needs_repair())
 }
 
 /// Returns the key of a conversation's queue, which does not depend on the optional parent.

@@ -170,7 +170,7 @@ impl Service for GatewayService {
 
     fn expiry<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
         Box::pin(async move {
-            let subject = self.store.subject(session.clone()).await?;
+            let subject = self.store.expiry_subject(session.clone()).await?;
             Ok(subject.and_then(|subject| self.live.windows().effective(&subject)))
         })
     }
@@ -180,7 +180,7 @@ impl Service for GatewayService {
         Box::pin(async move { Ok(self.store.sessions(filter).await?) })
     }
 
-    fn circumstances(&self) -> ServiceFuture<'_, SessionActivity> {
+    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
         Box::pin(async move { Ok(self.store.read("circumstances", levels::session_activity).await?) })
     }
 

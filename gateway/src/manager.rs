@@ -103,14 +103,14 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
         let keyed = keyed("prompt", session, &key, &request);
-        let (policy, room) = self.room_to_wake(session).await?;
+        let (policy, room) = self.wake_limits(session).await?;
         let (caps, refused) = match (self.deps.live.policy(&Scope::default()).may_prompt(), room) {
             (Err(refusal), _) | (Ok(()), Err(refusal)) => (None, Some(refusal)),
             (Ok(()), Ok(caps)) => (caps.map(Box::new), None),
         };
         let command = Command::Prompt { run_id: RunId::mint(), request, key, caps };
         let answered = match refused {
-            Some(refusal) => self.answered_before(&command, keyed.as_ref(), refusal).await,
+            Some(refusal) => self.stored_response(&command, keyed.as_ref(), refusal).await,
             None => self.ask(session, command, keyed).await.map_err(|failure| at_cap(failure, &policy)),
         };
         match answered? {
@@ -181,7 +181,7 @@ impl Manager {
             return Ok(SessionNow { discarded: request.discard.then_some(false), ..now });
         }
         let keyed = keyed("close", session, &key, &(request.ending, request.discard));
-        self.ask_now(session, Command::Close(request), keyed).await
+        self.request_session_state(session, Command::Close(request), keyed).await
     }
 
     /// True if the session has a static binding.
@@ -203,7 +203,7 @@ impl Manager {
         seen_ms: u64,
         closes: bool,
     ) -> Result<SessionNow, Failure> {
-        self.ask_now(session, Command::Expire { expiry, seen_ms, closes }, None).await
+        self.request_session_state(session, Command::Expire { expiry, seen_ms, closes }, None).await
     }
 
     /// Starts a new conversation of the agent with the next prompt; the session and its journal stay.
@@ -216,7 +216,7 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
         let keyed = keyed("new", session, &key, &"");
-        self.ask_now(session, Command::NewConversation, keyed).await
+        self.request_session_state(session, Command::NewConversation, keyed).await
     }
 
     /// Changes one of a session's settings: sent to its agent now if it runs, and stored for later agents.
@@ -232,15 +232,15 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<SessionNow, Failure> {
         let keyed = keyed("option", session, &key, &setting);
-        let answered = match self.checked(session, setting.clone()).await {
+        let answered = match self.validate_setting(session, setting.clone()).await {
             Ok(setting) => self.ask(session, Command::Set(setting), keyed).await,
-            Err(refusal) => self.answered_before(&Command::Set(setting), keyed.as_ref(), refusal).await,
+            Err(refusal) => self.stored_response(&Command::Set(setting), keyed.as_ref(), refusal).await,
         };
         session_now(answered)
     }
 
     /// Validates the part of a setting that needs the file system.
-    async fn checked(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
+    async fn validate_setting(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
         let Setting::Cwd(asked) = setting else { return Ok(setting) };
         setting_cwd(&asked)?;
         let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
@@ -255,7 +255,7 @@ impl Manager {
     ///
     /// # Errors
     /// `refusal` if no response is stored; `ACP_IDEMPOTENCY_CONFLICT`, `ACP_STORE_UNAVAILABLE`.
-    async fn answered_before(
+    async fn stored_response(
         &self,
         command: &Command,
         keyed: Option<&Keyed>,
@@ -273,7 +273,7 @@ impl Manager {
     ///
     /// # Errors
     /// The store cannot be read. Inside: `ACP_LIMIT_REACHED`.
-    async fn room_to_wake(
+    async fn wake_limits(
         &self,
         session: &SessionKey,
     ) -> Result<(Policy, Result<Option<Caps>, Failure>), Failure> {
@@ -323,7 +323,7 @@ impl Manager {
         self.ask(session, command, keyed).await.map(|_| ())
     }
 
-    async fn ask_now(
+    async fn request_session_state(
         &self,
         session: &SessionKey,
         command: Command,

@@ -155,7 +155,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: CommandQueues, p
 /// True if creating the actor may succeed later without intervention. Unreadable database content stays
 /// unreadable: commands are refused, and each new command or start tries again.
 fn is_load_retryable(failure: &Failure, patience: LoadRetry) -> bool {
-    patience == LoadRetry::UntilStop && failure.code == Code::StoreUnavailable && !failure.is_for_repair()
+    patience == LoadRetry::UntilStop && failure.code == Code::StoreUnavailable && !failure.needs_repair()
 }
 
 /// Returns the name of a stopped session in the report of `doctor`.
@@ -164,7 +164,7 @@ fn trouble(key: &SessionKey) -> String {
 }
 
 fn record_blocked_session(deps: &Deps, key: &SessionKey, failure: &Failure) {
-    if failure.is_for_repair() {
+    if failure.needs_repair() {
         deps.metrics.troubles().note(trouble(key), failure.message.clone());
     }
 }
@@ -348,7 +348,7 @@ impl SessionTask {
 
     /// Looks up the program of an idle session before a prompt, so that the prompt is refused if it is
     /// missing. If the lookup is impossible now, the prompt is accepted and waits.
-    async fn look_before_prompt(&mut self) {
+    async fn look_up_before_prompt(&mut self) {
         if !self.actor.is_quiet() || self.actor.awaits_lookup() || self.actor.is_refused() || !self.is_up() {
             return;
         }

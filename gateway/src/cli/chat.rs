@@ -69,7 +69,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: ChatArgs, out: &mut Out) -> C
         worst: 0,
     };
     let outcome = match chat.open(&args).await {
-        Ok(()) => chat.talk(&mut input).await,
+        Ok(()) => chat.run_loop(&mut input).await,
         Err(stop) => Err(stop),
     };
     if input.is_reading() && is_terminal {
@@ -117,13 +117,13 @@ impl Chat<'_> {
         let path = format!("/v1/console/conversations/{}", encode(&self.conversation));
         let view: ConversationView = self.client.get(&path).await?;
         if let Some(session) = &args.session {
-            self.say(&format!("/focus {}", quote_word(session))).await?;
+            self.send_message(&format!("/focus {}", quote_word(session))).await?;
         } else if !args.given.is_empty() {
             let session = self.spawn(args).await?;
-            self.say(&format!("/focus {}", quote_word(session.as_str()))).await?;
+            self.send_message(&format!("/focus {}", quote_word(session.as_str()))).await?;
         } else if args.agent.is_some() || args.cwd.is_some() || view.session_key.is_none() {
             if view.session_key.is_some() {
-                self.say("/unfocus").await?;
+                self.send_message("/unfocus").await?;
             }
             let agent = args.agent.as_ref().map(|agent| format!(" {agent}")).unwrap_or_default();
             let cwd = match &args.cwd {
@@ -131,7 +131,8 @@ impl Chat<'_> {
                 None => std::env::current_dir(),
             };
             let cwd = cwd.map_err(|error| inside("the working directory", &error))?;
-            self.say(&format!("/acp spawn{agent} --cwd {}", quote_word(&cwd.to_string_lossy()))).await?;
+            self.send_message(&format!("/acp spawn{agent} --cwd {}", quote_word(&cwd.to_string_lossy())))
+                .await?;
         } else {
             self.follow(view.session_key, None).await?;
         }
@@ -160,7 +161,7 @@ impl Chat<'_> {
         Ok(spawned.session_key)
     }
 
-    async fn talk(&mut self, input: &mut InputReader) -> CliResult {
+    async fn run_loop(&mut self, input: &mut InputReader) -> CliResult {
         let mut interrupts =
             signal(SignalKind::interrupt()).map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
         let (mut is_over, mut unusable) = (false, None::<Failure>);
@@ -180,7 +181,7 @@ impl Chat<'_> {
             }
             match wait(self.session.as_mut(), input, &mut interrupts).await? {
                 ChatEvent::Event(line) => self.show(line)?,
-                ChatEvent::Typed(InputEvent::Line(line)) => self.typed(&line).await?,
+                ChatEvent::Typed(InputEvent::Line(line)) => self.on_line(&line).await?,
                 ChatEvent::Typed(typed @ (InputEvent::End | InputEvent::Unusable(_))) => {
                     is_over = true;
                     if let InputEvent::Unusable(reason) = typed {
@@ -202,12 +203,12 @@ impl Chat<'_> {
     }
 
     async fn cancel_turn(&mut self) -> CliResult {
-        if self.open_runs.is_empty() { Ok(()) } else { self.say("/acp cancel").await }
+        if self.open_runs.is_empty() { Ok(()) } else { self.send_message("/acp cancel").await }
     }
 
     /// Handles an input line: the number of an option answers the pending permission request, any other text
     /// is a message.
-    async fn typed(&mut self, line: &str) -> CliResult {
+    async fn on_line(&mut self, line: &str) -> CliResult {
         let line = line.trim();
         if line.is_empty() {
             return Ok(());
@@ -217,18 +218,18 @@ impl Chat<'_> {
             && (1..=*options).contains(&number)
         {
             let command = format!("/acp answer {id} {number}");
-            return self.say(&command).await;
+            return self.send_message(&command).await;
         }
         if let (Some((_, options)), Some(_), true) = (self.questions.front(), choice, self.is_terminal) {
             return self
                 .screen
                 .line(&format!("[The agent waits for an answer: a number from 1 to {options}.]"));
         }
-        self.say(line).await
+        self.send_message(line).await
     }
 
     /// Sends a message to the conversation; retried under the same id until a response arrives.
-    async fn print_message(&mut self, text: &str) -> CliResult {
+    async fn send_message(&mut self, text: &str) -> CliResult {
         let key = IdempotencyKey::mint();
         let body = ConsoleMessageBody {
             text: text.to_owned(),
@@ -251,10 +252,10 @@ impl Chat<'_> {
         } else if !said.outcome.text().is_empty() {
             self.screen.line(&format!("[{}]", said.outcome.text()))?;
         }
-        self.came(said.outcome).await
+        self.on_outcome(said.outcome).await
     }
 
-    async fn came(&mut self, outcome: Came) -> CliResult {
+    async fn on_outcome(&mut self, outcome: Came) -> CliResult {
         match outcome {
             Came::Prompted { session_key, run_id, after_seq, .. } => {
                 self.open_runs.insert(run_id);

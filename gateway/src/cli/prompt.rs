@@ -184,10 +184,10 @@ impl TurnFollower {
                     }
                 }
             };
-            let Some(line) = line else { return self.ended_early(out) };
+            let Some(line) = line else { return self.on_stream_end(out) };
             let head = EventHead::of(&line)?;
             self.show.event(&line, &head, out)?;
-            if let Some(outcome) = self.judge(&line, &head, out).await? {
+            if let Some(outcome) = self.outcome_of(&line, &head, out).await? {
                 return outcome;
             }
         }
@@ -202,7 +202,7 @@ impl TurnFollower {
     }
 
     /// Returns the outcome of the command if the event determines it.
-    async fn judge(
+    async fn outcome_of(
         &mut self,
         line: &str,
         head: &EventHead<'_>,
@@ -228,7 +228,7 @@ impl TurnFollower {
         Ok(None)
     }
 
-    fn ended_early(&self, out: &mut Out) -> CliResult {
+    fn on_stream_end(&self, out: &mut Out) -> CliResult {
         out.end_line()?;
         Err(Failure::of(acp_shared::codes::Code::SessionClosed).origin("gateway").into())
     }

@@ -86,7 +86,7 @@ pub(crate) async fn run(
     let mut signals = ServiceSignals::listen(SighupAction::Ends)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
     // Ctrl-C during the start: there is nothing to serve.
-    if signals.came() {
+    if signals.is_raised() {
         return if supervisor.child.is_some() {
             stop_unused_supervisor(&mut supervisor, &state_dir).await
         } else {

@@ -57,7 +57,7 @@ impl Commands {
         if rows.is_empty() {
             return Ok("There are no sessions. /acp spawn starts one.".to_owned());
         }
-        let around = self.service.circumstances().await?;
+        let around = self.service.session_activity().await?;
         let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
         let mut text = String::from("Sessions, the one used last first (* is this conversation's):");
         for row in &rows {
@@ -91,7 +91,7 @@ impl Commands {
     /// `/agents`
     pub(super) async fn agents(&self, asked: Asked<'_>) -> Result<String, Failure> {
         let rows = self.visible(asked).await?;
-        let around = self.service.circumstances().await?;
+        let around = self.service.session_activity().await?;
         let views = self.service.agents().await?;
         let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
         Ok(agents_text(&rows, &around, &views, is_markdown))
@@ -100,7 +100,7 @@ impl Commands {
     /// `/acp doctor`
     pub(super) async fn doctor(&self, asked: Asked<'_>) -> Result<String, Failure> {
         let status = self.service.status().await?;
-        let around = self.service.circumstances().await?;
+        let around = self.service.session_activity().await?;
         let policy = self.service.policy(&asked.inbound.conversation);
         Ok(doctor_text(&status, &around, &policy))
     }

@@ -100,7 +100,7 @@ impl Pass {
     /// is long and `doctor` names the conversation.
     async fn stands_still(&self, binding: &BindingRow, error: &StoreError) {
         let (session_key, conversation) = (&binding.session_key, &binding.conversation.conversation_id);
-        if error.is_for_repair() {
+        if error.needs_repair() {
             tracing::error!(%session_key, conversation, %error, "delivery stands still until the database is repaired");
             self.metrics.troubles().note(trouble(binding), error.to_string());
             self.pause(UNREADABLE_MS).await;

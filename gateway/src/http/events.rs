@@ -94,7 +94,7 @@ struct EventFilter {
 }
 
 impl EventFilter {
-    fn takes(&self, row: &EventRow) -> bool {
+    fn matches(&self, row: &EventRow) -> bool {
         (self.replay || row.kind != EventKind::Replay) && (self.run.is_none() || row.run_id == self.run)
     }
 }
@@ -114,7 +114,7 @@ async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<Events
         }
         for row in rows {
             page.next_after = row.session_seq;
-            if filter.takes(&row) {
+            if filter.matches(&row) {
                 let mut line = String::with_capacity(row.payload.len() + 256);
                 write_event(&row, &mut line);
                 bytes += line.len();
@@ -190,7 +190,7 @@ impl JournalReader {
                 self.end(&mut out);
                 return Ok(Some(Bytes::from(out)));
             }
-            if self.nothing_follows().await? {
+            if self.is_exhausted().await? {
                 // Read rows that were committed between the read above and this check.
                 last_look = true;
                 continue;
@@ -205,7 +205,7 @@ impl JournalReader {
 
     fn take(&mut self, row: &EventRow, out: &mut String) {
         self.cursor = row.session_seq;
-        if self.filter.takes(row) {
+        if self.filter.matches(row) {
             // Writing into a String cannot fail.
             let _ = write!(out, "id: {}\ndata: ", row.session_seq);
             write_event(row, out);
@@ -223,7 +223,7 @@ impl JournalReader {
         self.state = StreamPhase::Ended;
     }
 
-    async fn nothing_follows(&self) -> Result<bool, Failure> {
+    async fn is_exhausted(&self) -> Result<bool, Failure> {
         if !self.follow {
             return Ok(true);
         }

@@ -81,16 +81,16 @@ impl ConnectionSlot {
     }
 
     /// Marks the beginning of a request.
-    pub(crate) fn begin(&self) {
-        self.moved(true);
+    pub(crate) fn begin_request(&self) {
+        self.set_busy(true);
     }
 
     /// Marks the end of a request whose response is not a stream.
-    pub(crate) fn answered(&self) {
-        self.moved(false);
+    pub(crate) fn end_request(&self) {
+        self.set_busy(false);
     }
 
-    fn moved(&self, is_busy: bool) {
+    fn set_busy(&self, is_busy: bool) {
         let mut table = self.places.table();
         table.remove(self.id);
         table.short.push(SlotEntry { id: self.id, is_busy, end: self.end.clone() });
@@ -133,15 +133,15 @@ mod tests {
     fn new_connection_ends_least_recently_active_idle_one() {
         let places = ConnectionSlots::new(4);
         let held: Vec<_> = (0..4).map(|_| places.take().0).collect();
-        held[0].begin();
-        held[1].begin();
-        held[1].answered();
+        held[0].begin_request();
+        held[1].begin_request();
+        held[1].end_request();
         let (fifth, displaced) = places.take();
         assert!(displaced && is_ended(&held[2]));
         let (sixth, _) = places.take();
         assert!(is_ended(&held[3]) && !is_ended(&held[1]) && !is_ended(&held[0]));
         for place in [&fifth, &sixth, &held[1]] {
-            place.begin();
+            place.begin_request();
         }
         // All of them handle requests.
         let (_seventh, displaced) = places.take();
@@ -158,7 +158,7 @@ mod tests {
         let (_last, displaced) = places.take();
         assert!(displaced && held.iter().all(|place| !is_ended(place)));
         // A stream that ends leaves its place to another one.
-        held[0].answered();
+        held[0].end_request();
         assert!(more[1].0.stream());
         drop(held);
         assert_eq!(places.table().streams.len(), 1);
@@ -170,7 +170,7 @@ mod tests {
         for _ in 0..100 {
             let (place, displaced) = places.take();
             assert!(!displaced);
-            place.begin();
+            place.begin_request();
         }
         assert!(places.table().short.is_empty());
     }

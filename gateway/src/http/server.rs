@@ -259,13 +259,13 @@ async fn connection(
         request.extensions_mut().insert(peer);
         let request: Request = request.map(axum::body::Body::new);
         let (inner, at) = (TowerToHyperService::new(router.clone()), Arc::clone(&at));
-        at.begin();
+        at.begin_request();
         async move {
             let answer = hyper::service::Service::call(&inner, request).await?;
             if !is_stream(&answer) {
-                at.answered();
+                at.end_request();
             } else if !at.stream() {
-                at.answered();
+                at.end_request();
                 return Ok(too_many_streams());
             }
             Ok::<_, Infallible>(answer)

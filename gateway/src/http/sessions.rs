@@ -68,7 +68,7 @@ pub(crate) async fn list(
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let limit = query.limit.unwrap_or(SESSIONS_MAX).min(SESSIONS_MAX);
     let rows = api.service.sessions(query.all, limit).await?;
-    let mut around = api.service.circumstances().await?;
+    let mut around = api.service.session_activity().await?;
     Ok(Json(rows.into_iter().map(|row| SessionView::from(row).within(&mut around)).collect()))
 }
 
@@ -135,7 +135,7 @@ pub(crate) async fn show(
     SessionKeyPath(key): SessionKeyPath,
 ) -> Result<Json<SessionView>, ApiError> {
     let view = SessionView::from(api.service.session(&key).await?);
-    let mut view = view.within(&mut api.service.circumstances().await?);
+    let mut view = view.within(&mut api.service.session_activity().await?);
     let runs = api.service.runs(&key, RUNS_SHOWN).await?;
     let mut place = 0;
     let placed = runs.into_iter().map(|row| {

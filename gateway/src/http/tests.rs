@@ -247,7 +247,7 @@ impl Service for Fake {
     fn sessions(&self, _: bool, _: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         ready(Ok(vec![self.row()]))
     }
-    fn circumstances(&self) -> ServiceFuture<'_, crate::store::levels::SessionActivity> {
+    fn session_activity(&self) -> ServiceFuture<'_, crate::store::levels::SessionActivity> {
         let running = [(self.key.clone(), self.run)].into();
         ready(Ok(crate::store::levels::SessionActivity { running, ..Default::default() }))
     }

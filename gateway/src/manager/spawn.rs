@@ -53,7 +53,7 @@ impl Manager {
         policy: &Policy,
     ) -> Result<Spawned, Failure> {
         let keyed = Keyed { scope: "spawn".to_owned(), key: key.clone(), fingerprint: fingerprint(&request) };
-        if let Some(spawned) = self.spawned_before(&keyed).await? {
+        if let Some(spawned) = self.stored_spawn(&keyed).await? {
             return Ok(spawned);
         }
         policy.may_spawn(request.prompt.is_some())?;
@@ -88,7 +88,7 @@ impl Manager {
             Ok(()) => observe::spawned(&session, run.as_ref()),
             // Another connection used the same key just now: return its response.
             Err(StoreError::KeyTaken { .. }) => {
-                let before = self.spawned_before(&keyed).await?;
+                let before = self.stored_spawn(&keyed).await?;
                 return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
             }
             Err(error) => return Err(over_cap(error, policy)),
@@ -135,7 +135,7 @@ impl Manager {
         Ok(())
     }
 
-    async fn spawned_before(&self, keyed: &Keyed) -> Result<Option<Spawned>, Failure> {
+    async fn stored_spawn(&self, keyed: &Keyed) -> Result<Option<Spawned>, Failure> {
         let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
         let metrics = &self.deps.metrics;
         match found.map_err(Failure::from)? {

@@ -56,7 +56,7 @@ impl SessionTask {
             }
         }
         if matches!(command, Command::Prompt { .. }) {
-            self.look_before_prompt().await;
+            self.look_up_before_prompt().await;
         }
         self.next_ticket += 1;
         let ticket = self.next_ticket;
@@ -80,7 +80,7 @@ impl SessionTask {
             let opens =
                 writes.iter().any(|write| matches!(write, Write::LeaseUse { usage: LeaseUse::Ready, .. }));
             if let Err(error) = self.deps.store.commit(fence, writes).await {
-                let stops = stops || (opens && self.opens_in_vain(ctx.now_ms));
+                let stops = stops || (opens && self.open_commit_timed_out(ctx.now_ms));
                 return self.on_commit_failed(&error, acts, stops).await;
             }
         }
@@ -93,7 +93,7 @@ impl SessionTask {
     /// Handles a failed commit of an opened session. The rebuilt actor reads the opening again from the
     /// process, for at most the time that an agent may take to open a session. Returns true if the process is
     /// to be ended.
-    fn opens_in_vain(&mut self, now_ms: u64) -> bool {
+    fn open_commit_timed_out(&mut self, now_ms: u64) -> bool {
         let Some(lease_id) = self.actor.session().lease_id else { return false };
         let since_ms = match self.unopened {
             Some((of, since_ms)) if of == lease_id => since_ms,
@@ -182,7 +182,7 @@ impl SessionTask {
                     {
                         close_lease_now(&self.deps, lease_id).await;
                     }
-                    if failure.is_for_repair() {
+                    if failure.needs_repair() {
                         tracing::error!(session_key = %self.key, %failure, "the actor cannot be made again");
                         record_blocked_session(&self.deps, &self.key, &failure);
                         return TaskEnded::Yes;
@@ -209,7 +209,7 @@ impl SessionTask {
     async fn act(&mut self, acts: Vec<Act>) {
         for act in acts {
             match act {
-                Act::Spawn(_) | Act::Attach { .. } | Act::Input { .. } if self.link_is_news() => {}
+                Act::Spawn(_) | Act::Attach { .. } | Act::Input { .. } if self.has_connection_changed() => {}
                 Act::Spawn(spawn) => {
                     let lease_id = spawn.lease_id;
                     // Sent again if the supervisor may not have received an earlier request.
@@ -256,7 +256,7 @@ impl SessionTask {
     /// decided for the previous connection are not sent: the actor is notified next and then requests
     /// everything again. If sent twice, a start could be refused first and then succeed, and its process
     /// would be orphaned.
-    fn link_is_news(&self) -> bool {
+    fn has_connection_changed(&self) -> bool {
         self.link.has_changed().unwrap_or(false)
     }
 

@@ -59,7 +59,7 @@ pub(crate) fn backup(
         }
         Ok(_) | Err(_) => {}
     }
-    let part = TempFile::beside(to)?;
+    let part = TempFile::create_next_to(to)?;
     copy(&from, &part.path, progress)?;
     let db = schema::open_to_read(&part.path)?;
     if let Some(why) = check::pages(&db, true)?.into_iter().next() {
@@ -75,7 +75,7 @@ pub(crate) fn backup(
     let broken = findings.into_iter().filter(|found| !found.broken.is_empty());
     let broken = broken.map(|found| format!("{} {}: {}", found.name, found.rule, found.broken.join(", ")));
     let (broken, bytes) = (broken.collect(), sync(&part.path)?);
-    part.take_place(to, replace)?;
+    part.rename_to(to, replace)?;
     Ok(CompletedBackup { path: to.to_owned(), bytes, broken })
 }
 
@@ -144,7 +144,7 @@ impl TempFile {
     ///
     /// # Errors
     /// [`StoreError::File`].
-    pub(super) fn beside(to: &Path) -> Result<Self, StoreError> {
+    pub(super) fn create_next_to(to: &Path) -> Result<Self, StoreError> {
         let mut name = to.file_name().unwrap_or_default().to_owned();
         name.push(format!(".part-{}", std::process::id()));
         let path = to.with_file_name(name);
@@ -156,7 +156,7 @@ impl TempFile {
     ///
     /// # Errors
     /// [`StoreError::Exists`]; [`StoreError::File`].
-    pub(super) fn take_place(self, to: &Path, replace: bool) -> Result<(), StoreError> {
+    pub(super) fn rename_to(self, to: &Path, replace: bool) -> Result<(), StoreError> {
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         match rustix::fs::renameat_with(CWD, &self.path, CWD, to, flags) {
             Ok(()) => {}

@@ -107,7 +107,7 @@ impl SimStore {
             // The simulation must not depend on the speed of the machine.
             bounds: GroupBounds { open_ms: u64::MAX, ..GroupBounds::default() },
             health: health.clone(),
-            place: DatabaseFiles::nowhere(),
+            place: DatabaseFiles::without_files(),
             lock: StateLock::take(self.dir.path()).unwrap(),
         };
         let inner = Inner {

@@ -47,7 +47,7 @@ pub(crate) fn after_open(db: &Connection, lock: &mut StateLock) -> Result<(), St
     if !lock.has_database() {
         db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     }
-    lock.keep_in_mind()
+    lock.record_database()
 }
 
 /// True if the database has no schema. An unreadable file counts as false: opening it reports the error.
@@ -64,7 +64,7 @@ pub(crate) struct DatabaseFiles {
 impl DatabaseFiles {
     /// Place of a database without files.
     #[cfg(test)]
-    pub(super) const fn nowhere() -> Self {
+    pub(super) const fn without_files() -> Self {
         Self { files: Vec::new() }
     }
 
@@ -88,7 +88,7 @@ impl DatabaseFiles {
     }
 
     /// Returns an error for the first file that was removed or replaced. Writes to it would be lost.
-    pub(crate) fn left(&self) -> Option<StoreError> {
+    pub(crate) fn replaced_file_error(&self) -> Option<StoreError> {
         let gone = self.files.iter().find(|(path, id)| match file_id(path) {
             Ok(now) => now != *id,
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,

@@ -264,7 +264,7 @@ impl Store {
 
     /// Snapshot of the writer's counters.
     pub(crate) fn counts(&self) -> WriterCounts {
-        self.inner.counters.look()
+        self.inner.counters.snapshot()
     }
 
     /// Commits the queued transactions, closes the database and unlocks the state directory. Later calls, on

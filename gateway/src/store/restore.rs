@@ -54,7 +54,7 @@ pub(crate) fn restore(dir: &Path, from: &Path, progress: BackupProgress<'_>) -> 
     finish(dir)?;
     let db = dir.join(DB_FILE);
     check_restorable(from, &db)?;
-    let part = TempFile::beside(&db)?;
+    let part = TempFile::create_next_to(&db)?;
     copy(from, &part.path, progress)?;
     let copied = schema::open_copy(&part.path)?;
     let uncertain = settle_unknown(&copied)?;
@@ -63,10 +63,10 @@ pub(crate) fn restore(dir: &Path, from: &Path, progress: BackupProgress<'_>) -> 
     copied.close().map_err(|(_, error)| StoreError::from(error))?;
     sync(&part.path)?;
     let ready = dir.join(format!("{READY}{}", now_ms()));
-    part.take_place(&ready, false)?;
+    part.rename_to(&ready, false)?;
     let kept = finish(dir)?;
     rollback::remove_record(dir)?;
-    lock.keep_in_mind()?;
+    lock.record_database()?;
     Ok(Restored { kept, uncertain, moved })
 }
 
@@ -180,7 +180,7 @@ fn uncertain() -> Failure {
 fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
     let mut count = 0;
     let payload = serde_json::to_string(&uncertain())?;
-    let tx = Tx::alone(db);
+    let tx = Tx::unpublished(db);
     for key in waiting_sessions(db)? {
         let (_, mut last) = sessions::marks(db, &key)?;
         for mut run in runs::unfinished(db, &key)? {

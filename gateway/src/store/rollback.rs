@@ -54,11 +54,11 @@ pub(crate) fn read(dir: &Path) -> Option<RollbackRecord> {
 /// # Errors
 /// [`StoreError::File`]; [`StoreError::Full`].
 pub(crate) fn write(dir: &Path, note: &RollbackRecord) -> Result<(), StoreError> {
-    let part = TempFile::beside(&path(dir))?;
+    let part = TempFile::create_next_to(&path(dir))?;
     let written = std::fs::write(&part.path, serde_json::to_vec(note)?);
     written.map_err(|error| StoreError::file("write", &part.path, error))?;
     sync(&part.path)?;
-    part.take_place(&path(dir), true)
+    part.rename_to(&path(dir), true)
 }
 
 /// Removes the note.

@@ -69,7 +69,7 @@ impl Deref for Tx<'_> {
 
 impl<'a> Tx<'a> {
     /// Transaction on a connection outside of the writer. Its notifications are not published.
-    pub(crate) const fn alone(db: &'a Connection) -> Self {
+    pub(crate) const fn unpublished(db: &'a Connection) -> Self {
         Self { db, events: Cell::new(0), numbers: RefCell::new(Vec::new()), rebinds: Cell::new(false) }
     }
 }
@@ -144,7 +144,7 @@ impl WriterCounters {
     }
 
     /// Snapshot of the counters.
-    pub(crate) fn look(&self) -> WriterCounts {
+    pub(crate) fn snapshot(&self) -> WriterCounts {
         WriterCounts {
             groups: self.groups.load(Ordering::Relaxed),
             transactions: self.transactions.load(Ordering::Relaxed),
@@ -323,7 +323,7 @@ impl Writer {
         }
         if group.lost.is_none() {
             // Not committed if the database file was removed or replaced: the data would be lost.
-            group.lost = self.place.left().or_else(|| self.step("COMMIT"));
+            group.lost = self.place.replaced_file_error().or_else(|| self.step("COMMIT"));
         }
         self.settle(group, started);
         stop
@@ -353,7 +353,7 @@ impl Writer {
             group.open.push((work(None).1, place));
             return;
         }
-        let tx = Tx::alone(&self.db);
+        let tx = Tx::unpublished(&self.db);
         let (failed, answer) = work(Some(&tx));
         tracing::debug!(
             transaction = name,
@@ -436,7 +436,11 @@ impl Writer {
 
     /// Tests if writes work again by inserting a large row and deleting it.
     pub(super) fn probe(&self) {
-        let failed = self.place.left().or_else(|| self.step("BEGIN IMMEDIATE")).or_else(|| self.step(PROBE));
+        let failed = self
+            .place
+            .replaced_file_error()
+            .or_else(|| self.step("BEGIN IMMEDIATE"))
+            .or_else(|| self.step(PROBE));
         let failed = failed.or_else(|| self.step("COMMIT"));
         if failed.is_some() && !self.db.is_autocommit() {
             // Discards the test row.

@@ -223,7 +223,7 @@ impl Service for Fake {
         })
     }
 
-    fn circumstances(&self) -> ServiceFuture<'_, SessionActivity> {
+    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
         Box::pin(async {
             Ok(self.store.read("circumstances", crate::store::levels::session_activity).await?)
         })

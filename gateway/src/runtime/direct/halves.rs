@@ -47,7 +47,10 @@ impl DirectMachine {
     }
 
     /// Runs the handler of a message other than a chunk, after flushing a held half.
-    pub(super) fn after_half(&mut self, steps: impl FnOnce(&mut Self) -> Vec<LinkStep>) -> Vec<LinkStep> {
+    pub(super) fn flush_half_then(
+        &mut self,
+        steps: impl FnOnce(&mut Self) -> Vec<LinkStep>,
+    ) -> Vec<LinkStep> {
         let flushed = self.flush_half();
         flushed.into_iter().chain(steps(self)).collect()
     }

@@ -116,7 +116,7 @@ impl DirectMachine {
 
     /// Handles a line that is not a JSON-RPC message: counted, and reported at the 1st, 2nd, 4th, 8th …
     /// occurrence.
-    fn noise(&mut self, line: &str, what: jsonrpc::Malformed) -> Vec<LinkStep> {
+    fn on_malformed_line(&mut self, line: &str, what: jsonrpc::Malformed) -> Vec<LinkStep> {
         self.state.noise += 1;
         let count = self.state.noise;
         let counted = LinkStep::LineFault(LineFault::Malformed);
@@ -179,19 +179,21 @@ impl Link for DirectMachine {
         }
         let line = AgentLine::repair(line);
         let mut steps = match Message::read(line.text()) {
-            Ok(Message::Notification { method, params }) => self.notified(&method, params, &line),
+            Ok(Message::Notification { method, params }) => self.on_notification(&method, params, &line),
             Ok(Message::Request { id, method, params }) => {
-                self.after_half(|link| link.asked(at, id, &method, params))
+                self.flush_half_then(|link| link.on_agent_request(at, id, &method, params))
             }
-            Ok(Message::Response { id, outcome }) => self.after_half(|link| link.answered(id, outcome)),
-            Err(what) => return self.noise(line.text(), what),
+            Ok(Message::Response { id, outcome }) => {
+                self.flush_half_then(|link| link.on_response(id, outcome))
+            }
+            Err(what) => return self.on_malformed_line(line.text(), what),
         };
         steps.extend(line.is_repaired().then_some(LinkStep::LineFault(LineFault::Repaired)));
         steps
     }
 
     fn answer(&mut self, answer: &Answer) -> Vec<LinkStep> {
-        self.give_answer(answer)
+        self.send_answer(answer)
     }
 
     fn cancel(&mut self, run_id: RunId) -> Vec<LinkStep> {

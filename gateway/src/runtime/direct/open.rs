@@ -64,7 +64,7 @@ impl DirectMachine {
     pub(super) fn initialized(&mut self, outcome: Result<&str, &str>) -> Vec<LinkStep> {
         let raw = match outcome {
             Ok(raw) => raw,
-            Err(error) => return self.not_opened(error, "It refused to initialize."),
+            Err(error) => return self.fail_opening(error, "It refused to initialize."),
         };
         let result = lens::value(raw);
         self.state.abilities = lens::abilities(&result);
@@ -83,7 +83,7 @@ impl DirectMachine {
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("PROTOCOL_VERSION"));
             }
         }
-        steps.extend(self.left_out());
+        steps.extend(self.report_unsupported());
         steps.extend(self.open_session());
         steps
     }
@@ -108,7 +108,7 @@ impl DirectMachine {
     }
 
     /// Reports MCP servers and directories that the agent does not support.
-    fn left_out(&self) -> Vec<LinkStep> {
+    fn report_unsupported(&self) -> Vec<LinkStep> {
         let Some(wanted) = &self.state.wanted else { return Vec::new() };
         let abilities = &self.state.abilities;
         let mut steps = Vec::new();
@@ -191,7 +191,7 @@ impl DirectMachine {
     fn refused(&mut self, error: &str) -> Vec<LinkStep> {
         let (code, message) = lens::error(error);
         if self.needs_sign_in(code, &message) || self.state.phase == HandshakePhase::Creating {
-            return self.not_opened(error, "It refused to open a session.");
+            return self.fail_opening(error, "It refused to open a session.");
         }
         // Some agents advertise `session/resume` and only know how to load.
         if self.state.phase == HandshakePhase::Resuming && self.state.abilities.load {
@@ -210,7 +210,7 @@ impl DirectMachine {
         self.fail(Failure { acp: Some(lens::raw_error(error)), ..failure })
     }
 
-    fn not_opened(&mut self, error: &str, what: &str) -> Vec<LinkStep> {
+    fn fail_opening(&mut self, error: &str, what: &str) -> Vec<LinkStep> {
         let (code, message) = lens::error(error);
         let failure = if self.needs_sign_in(code, &message) {
             self.sign_in_failure(&message)

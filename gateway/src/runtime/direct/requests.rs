@@ -10,7 +10,13 @@ use crate::core::link::{Answer, Ask, LinkStep, Meaning, Wanted};
 use crate::core::permission;
 
 impl DirectMachine {
-    pub(super) fn asked(&mut self, at: u64, id: &str, method: &str, params: Option<&str>) -> Vec<LinkStep> {
+    pub(super) fn on_agent_request(
+        &mut self,
+        at: u64,
+        id: &str,
+        method: &str,
+        params: Option<&str>,
+    ) -> Vec<LinkStep> {
         let offered = match method {
             "session/request_permission" => true,
             "fs/read_text_file" => self.state.client_fs.reads(),
@@ -81,7 +87,7 @@ impl DirectMachine {
         (open + params.len() <= ASKS_BYTES_MAX).then_some(params.len())
     }
 
-    pub(super) fn give_answer(&mut self, answer: &Answer) -> Vec<LinkStep> {
+    pub(super) fn send_answer(&mut self, answer: &Answer) -> Vec<LinkStep> {
         let Some(ask) = self.state.asks.remove(&answer.at) else {
             return vec![LinkStep::Note(format!(
                 "nobody waits for an answer to the request at {}",
@@ -98,7 +104,7 @@ impl DirectMachine {
     }
 
     /// Handles `$/cancel_request`: the agent cancels its own request.
-    pub(super) fn taken_back(&mut self, params: Option<&str>) -> Vec<LinkStep> {
+    pub(super) fn on_cancel_request(&mut self, params: Option<&str>) -> Vec<LinkStep> {
         let members = params.and_then(|params| Members::parse(params).ok());
         let Some(id) = members.as_ref().and_then(|members| members.get("requestId")) else {
             return vec![LinkStep::Note("$/cancel_request without a requestId".to_owned())];

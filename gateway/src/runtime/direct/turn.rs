@@ -67,7 +67,7 @@ impl DirectMachine {
     }
 
     pub(super) fn change_option(&mut self, option: &SetOption) -> Vec<LinkStep> {
-        if self.take_along(option) {
+        if self.add_to_opening(option) {
             return Vec::new();
         }
         if self.state.phase != HandshakePhase::Ready || self.state.changes.len() >= PENDING_MAX {
@@ -80,7 +80,7 @@ impl DirectMachine {
     }
 
     /// Adds an option to a session that is still being opened. Returns false if it is not.
-    fn take_along(&mut self, option: &SetOption) -> bool {
+    fn add_to_opening(&mut self, option: &SetOption) -> bool {
         let state = &mut self.state;
         match (state.phase, &mut state.wanted) {
             (
@@ -257,7 +257,7 @@ impl DirectMachine {
     }
 
     /// Handles the response to the closing request.
-    fn farewell(outcome: Result<&str, &str>) -> Vec<LinkStep> {
+    fn on_close_response(outcome: Result<&str, &str>) -> Vec<LinkStep> {
         let refused = outcome.err().map(|error| {
             let (code, message) = lens::error(error);
             LinkStep::Note(format!("the agent refused the last word: {message} ({code})"))
@@ -267,7 +267,7 @@ impl DirectMachine {
 
     /// Handles a response of the agent. Our ids are strings derived from durable ids; other responses are
     /// orphaned.
-    pub(super) fn answered(&mut self, id: Option<&str>, outcome: Result<&str, &str>) -> Vec<LinkStep> {
+    pub(super) fn on_response(&mut self, id: Option<&str>, outcome: Result<&str, &str>) -> Vec<LinkStep> {
         let raw = id.unwrap_or("nothing");
         let Some(id) = id.and_then(string) else { return orphan(raw, outcome) };
         let (what, rest) = id.split_once(':').unwrap_or((&id, ""));
@@ -277,7 +277,9 @@ impl DirectMachine {
         if let Ok(run_id) = RunId::parse(subject) {
             match what {
                 "prompt" if self.state.run_id() == Some(run_id) => return self.turn_ended(run_id, outcome),
-                "steer" if self.state.steers.contains(&run_id) => return self.steered(run_id, outcome),
+                "steer" if self.state.steers.contains(&run_id) => {
+                    return self.on_steer_response(run_id, outcome);
+                }
                 _ => {}
             }
         }
@@ -294,7 +296,7 @@ impl DirectMachine {
             }
             ("set", HandshakePhase::Ready) => self.change_done(number, outcome, raw),
             ("probe", _) => vec![LinkStep::Alive],
-            ("close", _) => Self::farewell(outcome),
+            ("close", _) => Self::on_close_response(outcome),
             _ => orphan(raw, outcome),
         }
     }
@@ -313,7 +315,7 @@ impl DirectMachine {
         }
     }
 
-    fn steered(&mut self, run_id: RunId, outcome: Result<&str, &str>) -> Vec<LinkStep> {
+    fn on_steer_response(&mut self, run_id: RunId, outcome: Result<&str, &str>) -> Vec<LinkStep> {
         self.state.steers.retain(|open| *open != run_id);
         let result = outcome.map(lens::value).unwrap_or_default();
         let said = result.get("outcome").and_then(serde_json::Value::as_str).unwrap_or("refused");

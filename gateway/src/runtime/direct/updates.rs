@@ -10,20 +10,25 @@ use crate::core::jsonrpc::Members;
 use crate::core::link::LinkStep;
 
 impl DirectMachine {
-    pub(super) fn notified(
+    pub(super) fn on_notification(
         &mut self,
         method: &str,
         params: Option<&str>,
         line: &AgentLine<'_>,
     ) -> Vec<LinkStep> {
         match method {
-            "session/update" => self.updated(method, params, line),
-            "$/cancel_request" => self.after_half(|link| link.taken_back(params)),
-            _ => self.after_half(|link| vec![link.extension(method, params)]),
+            "session/update" => self.on_session_update(method, params, line),
+            "$/cancel_request" => self.flush_half_then(|link| link.on_cancel_request(params)),
+            _ => self.flush_half_then(|link| vec![link.extension(method, params)]),
         }
     }
 
-    fn updated(&mut self, method: &str, params: Option<&str>, line: &AgentLine<'_>) -> Vec<LinkStep> {
+    fn on_session_update(
+        &mut self,
+        method: &str,
+        params: Option<&str>,
+        line: &AgentLine<'_>,
+    ) -> Vec<LinkStep> {
         let members = params.and_then(|params| Members::parse(params).ok());
         let Some((members, raw)) = members.as_ref().and_then(|m| Some((m, m.get("update")?))) else {
             return vec![
