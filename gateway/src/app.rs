@@ -85,9 +85,7 @@ pub(crate) async fn serve(
     let stop = CancellationToken::new();
     let live = LiveConfig::new(settings.loaded.clone());
     let config = live.at_start();
-    let Some(store) = open_store_with_retry(&settings.state_dir, config, &mut signals).await? else {
-        return Ok(());
-    };
+    let Some(store) = wait_for_store(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
     let clock = Clock::start();
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, (&store, &all), clock, &stop)?);
@@ -113,8 +111,7 @@ pub(crate) async fn serve(
         Some(at) => Some(scrape::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
         None => None,
     };
-    let manager = &service.manager;
-    let resumed = resume_work(manager, &inlet).await?;
+    let resumed = resume_work(&service.manager, &inlet).await?;
     let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
     for channel in &channels {
         tokio::spawn(listen(Arc::clone(channel), Arc::new(inlet.clone()), stop.clone()));
@@ -130,12 +127,11 @@ pub(crate) async fn serve(
         tokio::spawn(reload_on_signal(how, asked, live.clone(), stop.clone()));
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
-    let ended =
-        serve_until_signal(&service, signals, || on_ready(GatewayReady { pid: std::process::id(), socket }))
-            .await;
+    let ready = GatewayReady { pid: std::process::id(), socket };
+    let ended = serve_until_signal(&service, signals, || on_ready(ready)).await;
     tracing::info!("gateway is ending");
     stop.cancel();
-    manager.stopped().await;
+    service.manager.stopped().await;
     for (what, task) in tasks {
         if task.await.is_err() {
             tracing::warn!(what, "ended in disorder");
@@ -246,7 +242,7 @@ async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: Cancella
 
 /// Opens the store; retries while the disk is full, because a start has to write the index of the log and its
 /// epoch, by which the supervisor tells this start from earlier ones. `None` if a signal arrives first.
-async fn open_store_with_retry(
+async fn wait_for_store(
     state_dir: &Path,
     config: &Config,
     signals: &mut ServiceSignals,

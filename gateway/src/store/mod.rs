@@ -51,7 +51,7 @@ pub(crate) use health::StoreHealth;
 pub(crate) use identity::GatewayIdentity;
 pub(crate) use schema::Durability;
 pub(crate) use tx::spawn::SpawnTx;
-pub(crate) use writer::{GroupBounds, Tx, WriterCounts};
+pub(crate) use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
@@ -263,7 +263,7 @@ impl Store {
     }
 
     /// Snapshot of the writer's counters.
-    pub(crate) fn counts(&self) -> WriterCounts {
+    pub(crate) fn counts(&self) -> Counts {
         self.inner.counters.snapshot()
     }
 

@@ -124,7 +124,7 @@ impl Default for WriterCounters {
 
 /// Snapshot of [`WriterCounters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WriterCounts {
+pub(crate) struct Counts {
     /// Number of commits.
     pub(crate) groups: u64,
     /// Number of transactions in them, including those rolled back individually.
@@ -144,8 +144,8 @@ impl WriterCounters {
     }
 
     /// Snapshot of the counters.
-    pub(crate) fn snapshot(&self) -> WriterCounts {
-        WriterCounts {
+    pub(crate) fn snapshot(&self) -> Counts {
+        Counts {
             groups: self.groups.load(Ordering::Relaxed),
             transactions: self.transactions.load(Ordering::Relaxed),
             rolled_back: self.rolled_back.load(Ordering::Relaxed),
