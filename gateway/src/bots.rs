@@ -27,8 +27,8 @@ struct RunningAccount {
     adapter: Discord,
     /// The adapter as it is registered.
     channel: Arc<dyn Channel>,
-    ends: CancellationToken,
-    is_heard: bool,
+    cancel: CancellationToken,
+    is_listening: bool,
 }
 
 impl DiscordAccounts {
@@ -42,9 +42,9 @@ impl DiscordAccounts {
     /// Reads incoming events and applies configuration changes until shutdown.
     pub(crate) async fn serve(mut self, inbox: Arc<dyn Inbox>) {
         loop {
-            for bot in self.bots.values_mut().filter(|bot| !bot.is_heard) {
-                bot.is_heard = true;
-                tokio::spawn(listen(Arc::clone(&bot.channel), Arc::clone(&inbox), bot.ends.clone()));
+            for bot in self.bots.values_mut().filter(|bot| !bot.is_listening) {
+                bot.is_listening = true;
+                tokio::spawn(listen(Arc::clone(&bot.channel), Arc::clone(&inbox), bot.cancel.clone()));
             }
             let changed = tokio::select! {
                 biased;
@@ -93,26 +93,27 @@ impl DiscordAccounts {
             None => self.channels.register(Arc::clone(&channel)),
         };
         registered.map_err(|error| error.to_string())?;
-        let ends = self.stop.child_token();
-        let old = self.bots.insert(id.to_owned(), RunningAccount { adapter, channel, ends, is_heard: false });
+        let cancel = self.stop.child_token();
+        let old =
+            self.bots.insert(id.to_owned(), RunningAccount { adapter, channel, cancel, is_listening: false });
         if let Some(old) = old {
-            old.ends.cancel();
+            old.cancel.cancel();
         }
         Ok(())
     }
 
     fn end(&mut self, id: &str) {
         if let Some(bot) = self.bots.remove(id) {
-            bot.ends.cancel();
+            bot.cancel.cancel();
             self.channels.unregister(&bot.channel);
         }
     }
 }
 
-async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, ends: CancellationToken) {
+async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, cancel: CancellationToken) {
     tokio::select! {
         biased;
-        () = ends.cancelled() => {}
+        () = cancel.cancelled() => {}
         () = channel.listen(inbox) => {}
     }
 }
@@ -192,25 +193,25 @@ mod tests {
                 };
                 assert_eq!(channels.serves(&at), want.contains(&id), "{id}: {text}");
             }
-            let of = |id: &str| bots.bots.get(id).map(|bot| (bot.channel.clone(), bot.ends.clone()));
+            let of = |id: &str| bots.bots.get(id).map(|bot| (bot.channel.clone(), bot.cancel.clone()));
             (of("a"), of("b"))
         };
         let (a, _) = becomes(&(account("a", &one, "") + &account("b", &none, "")), &["a"]);
-        let (a, ends) = a.unwrap();
+        let (a, cancel) = a.unwrap();
         // The same adapter takes a new token, and keeps the old one if the new one cannot be read.
         let (same, b) = becomes(&(account("a", &two, "") + &account("b", &one, "")), &["a", "b"]);
         let (b, b_ends) = b.unwrap();
         assert!(Arc::ptr_eq(&a, &same.unwrap().0));
         let (same, _) = becomes(&(account("a", &none, "") + &account("b", &one, "")), &["a", "b"]);
-        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !ends.is_cancelled());
+        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !cancel.is_cancelled());
         // Another service needs a new adapter; one that cannot be created replaces nothing.
         let odd = file("odd", "\u{7f}");
         let bad = account("a", &odd, "base_url = \"http://127.0.0.1:9\"");
         let (same, _) = becomes(&(bad + &account("b", &one, "")), &["a", "b"]);
-        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !ends.is_cancelled());
+        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !cancel.is_cancelled());
         let elsewhere = account("a", &two, "base_url = \"http://127.0.0.1:9\"");
         let (other, same) = becomes(&(elsewhere.clone() + &account("b", &one, "")), &["a", "b"]);
-        assert!(!Arc::ptr_eq(&a, &other.unwrap().0) && ends.is_cancelled());
+        assert!(!Arc::ptr_eq(&a, &other.unwrap().0) && cancel.is_cancelled());
         assert!(Arc::ptr_eq(&b, &same.unwrap().0) && !b_ends.is_cancelled());
         becomes(&elsewhere, &["a"]);
         assert!(b_ends.is_cancelled());

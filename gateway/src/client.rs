@@ -52,18 +52,18 @@ struct RetryBudget {
     until: Instant,
     pause_ms: u64,
     /// True if the gateway has answered this client before.
-    met: bool,
+    has_answered: bool,
 }
 
 impl RetryBudget {
-    fn new(met: bool) -> Self {
-        let wait_ms = if met { RETURN_MS } else { DEAD_SOCKET_MS };
-        Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, met }
+    fn new(has_answered: bool) -> Self {
+        let wait_ms = if has_answered { RETURN_MS } else { DEAD_SOCKET_MS };
+        Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, has_answered }
     }
 
     /// Waits before the next attempt. Returns false if a retry is pointless or the time is up.
     async fn wait(&mut self, lost: &AttemptError, deadline: Option<Instant>) -> bool {
-        if matches!(lost, AttemptError::Absent) && !self.met {
+        if matches!(lost, AttemptError::Absent) && !self.has_answered {
             return false;
         }
         let now = Instant::now();
@@ -119,14 +119,14 @@ impl GatewayClient {
         body: Bytes,
         key: Option<&IdempotencyKey>,
     ) -> Result<T, Failure> {
-        let mut patience = RetryBudget::new(false);
+        let mut retry = RetryBudget::new(false);
         let asking = async {
             loop {
                 let request = request(method.clone(), path, body.clone(), key, &[])?;
                 match self.once(request).await {
                     Ok(bytes) => return read_answer(bytes),
                     Err(lost) => {
-                        if !patience.wait(&lost, self.deadline).await {
+                        if !retry.wait(&lost, self.deadline).await {
                             return Err(self.unavailable(&lost));
                         }
                     }
@@ -176,15 +176,15 @@ impl GatewayClient {
         }
     }
 
-    /// Returns the events of a session after `wanted.after`.
-    pub(crate) fn events(&self, wanted: EventSelection) -> EventStream {
+    /// Returns the events of a session after `selection.after`.
+    pub(crate) fn events(&self, selection: EventSelection) -> EventStream {
         EventStream {
             client: self.clone(),
-            cursor: wanted.after,
-            wanted,
+            cursor: selection.after,
+            selection,
             body: None,
             parser: SseParser::default(),
-            patience: RetryBudget::new(false),
+            retry: RetryBudget::new(false),
             ended: false,
         }
     }
@@ -208,11 +208,11 @@ pub(crate) struct EventSelection {
 /// Event stream that reconnects automatically.
 pub(crate) struct EventStream {
     client: GatewayClient,
-    wanted: EventSelection,
+    selection: EventSelection,
     cursor: u64,
     body: Option<Incoming>,
     parser: SseParser,
-    patience: RetryBudget,
+    retry: RetryBudget,
     ended: bool,
 }
 
@@ -277,7 +277,7 @@ impl EventStream {
                         if let Some(bytes) = frame.data_ref() {
                             self.parser.push(bytes).map_err(|error| invalid_response(&error.to_string()))?;
                         }
-                        self.patience = RetryBudget::new(true);
+                        self.retry = RetryBudget::new(true);
                         continue;
                     }
                     Some(Err(error)) => AttemptError::Broken(error.to_string()),
@@ -286,7 +286,7 @@ impl EventStream {
             };
             self.body = None;
             self.parser = SseParser::default();
-            if !self.patience.wait(&lost, self.client.deadline).await {
+            if !self.retry.wait(&lost, self.client.deadline).await {
                 return Err(self.client.unavailable(&lost));
             }
         }
@@ -295,15 +295,15 @@ impl EventStream {
     async fn connect(&mut self) -> Result<Result<(), AttemptError>, Failure> {
         let mut path = format!(
             "/v1/sessions/{}/events?follow={}&after={}",
-            encode(self.wanted.session.as_str()),
-            self.wanted.follow,
+            encode(self.selection.session.as_str()),
+            self.selection.follow,
             self.cursor
         );
-        if let Some(run) = self.wanted.run {
+        if let Some(run) = self.selection.run {
             // Writing into a String cannot fail.
             let _ = write!(path, "&run={run}&until_done=true");
         }
-        if self.wanted.replay {
+        if self.selection.replay {
             path.push_str("&replay=true");
         }
         let accept = [(header::ACCEPT, "text/event-stream")];

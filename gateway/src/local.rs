@@ -317,7 +317,7 @@ impl GatewayService {
             stale_bindings: levels.stale_bindings,
             stale,
             actors_stuck: self.metrics.actors().stuck(STUCK) as u64,
-            still: self.metrics.troubles().listed(),
+            still: self.metrics.blocked_items().listed(),
         })
     }
 

@@ -290,7 +290,7 @@ impl Manager {
         let policy = self.deps.live.policy(&Scope::of(at.as_ref()));
         let Some(rest) = rest else { return Ok((policy, Ok(None))) };
         let caps = caps_of(&policy, at.as_ref());
-        if !rest.asleep {
+        if !rest.is_idle {
             return Ok((policy, Ok(Some(caps))));
         }
         let asked = caps.clone();

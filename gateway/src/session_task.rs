@@ -71,20 +71,20 @@ struct SessionTask {
     key: SessionKey,
     actor: Actor,
     fence: Fence,
-    lanes: CommandQueues,
+    queues: CommandQueues,
     link: watch::Receiver<SupervisorStatus>,
     reloads: watch::Receiver<Arc<LoadedConfig>>,
     feed: Option<(LeaseId, LeaseFeed)>,
     calls: FuturesUnordered<LeaseCall>,
     /// Lookup that a start waits for.
     lookup: Option<(LookupRequest, LookupCall)>,
-    performer: AgentRequestExecutor,
+    executor: AgentRequestExecutor,
     waiting: HashMap<Ticket, oneshot::Sender<Result<Answered, Failure>>>,
     next_ticket: Ticket,
     /// True if the actor was just created and has not handled its first input.
     fresh: bool,
     /// Records working and waiting times for the watchdog.
-    pulse: ActorHeartbeat,
+    heartbeat: ActorHeartbeat,
     /// Lease whose start is already logged.
     starting: Option<LeaseId>,
     /// Lease whose opening could not be committed, and the time of the first failure.
@@ -98,27 +98,27 @@ impl TaskEnded {
 }
 
 /// Serves one session until it is idle or superseded, or the gateway stops.
-pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: CommandQueues, patience: LoadRetry) {
+pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, patience: LoadRetry) {
     // Subscribed before the configuration is first read, so that no change is missed.
     let reloads = deps.live.changes();
-    let pulse = deps.metrics.actors().enter(key.as_str());
-    pulse.begin();
+    let heartbeat = deps.metrics.actors().enter(key.as_str());
+    heartbeat.begin();
     let mut pause_ms = RELOAD_MS;
     let (actor, fence) = loop {
         match load(&deps, &key).await {
             Ok(loaded) => {
-                deps.metrics.troubles().clear(&trouble(&key));
+                deps.metrics.blocked_items().clear(&trouble(&key));
                 break loaded;
             }
             Err(failure) if !is_load_retryable(&failure, patience) => {
                 tracing::error!(session_key = %key, %failure, "the actor cannot be made");
                 record_blocked_session(&deps, &key, &failure);
-                refuse_all(&deps, &key, lanes, &failure).await;
+                refuse_all(&deps, &key, queues, &failure).await;
                 return;
             }
             Err(failure) => {
                 tracing::warn!(session_key = %key, %failure, "the actor cannot be made yet");
-                refuse_commands(&deps, &key, &mut lanes, &failure).await;
+                refuse_commands(&deps, &key, &mut queues, &failure).await;
             }
         }
         tokio::select! {
@@ -128,24 +128,24 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut lanes: CommandQueues, p
         pause_ms = (pause_ms * 2).min(RELOAD_LAST_MS);
     };
     let link = deps.supervisor.status();
-    let performer = AgentRequestExecutor::new(deps.supervisor.clone());
+    let executor = AgentRequestExecutor::new(deps.supervisor.clone());
     let calls = FuturesUnordered::new();
     let mut task = SessionTask {
         deps,
         key,
         actor,
         fence,
-        lanes,
+        queues,
         link,
         reloads,
         feed: None,
         calls,
         lookup: None,
-        performer,
+        executor,
         waiting: HashMap::new(),
         next_ticket: 0,
         fresh: true,
-        pulse,
+        heartbeat,
         starting: None,
         unopened: None,
     };
@@ -165,19 +165,19 @@ fn trouble(key: &SessionKey) -> String {
 
 fn record_blocked_session(deps: &Deps, key: &SessionKey, failure: &Failure) {
     if failure.needs_repair() {
-        deps.metrics.troubles().note(trouble(key), failure.message.clone());
+        deps.metrics.blocked_items().note(trouble(key), failure.message.clone());
     }
 }
 
-async fn refuse_all(deps: &Deps, key: &SessionKey, mut lanes: CommandQueues, failure: &Failure) {
-    lanes.mailbox.close();
-    lanes.urgent.close();
-    refuse_commands(deps, key, &mut lanes, failure).await;
+async fn refuse_all(deps: &Deps, key: &SessionKey, mut queues: CommandQueues, failure: &Failure) {
+    queues.mailbox.close();
+    queues.urgent.close();
+    refuse_commands(deps, key, &mut queues, failure).await;
 }
 
 /// Refuses queued commands; a process that they would have stopped is ended anyway (H19).
-async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut CommandQueues, failure: &Failure) {
-    if refuse_waiting(lanes, failure)
+async fn refuse_commands(deps: &Deps, key: &SessionKey, queues: &mut CommandQueues, failure: &Failure) {
+    if refuse_waiting(queues, failure)
         && let Ok(Some(session)) = deps.store.session(key.clone()).await
         && let Some(lease_id) = session.lease_id
     {
@@ -186,9 +186,9 @@ async fn refuse_commands(deps: &Deps, key: &SessionKey, lanes: &mut CommandQueue
 }
 
 /// Refuses all queued commands. Returns true if one of them would have stopped the process.
-fn refuse_waiting(lanes: &mut CommandQueues, failure: &Failure) -> bool {
+fn refuse_waiting(queues: &mut CommandQueues, failure: &Failure) -> bool {
     let mut stop = false;
-    for lane in [&mut lanes.urgent, &mut lanes.mailbox] {
+    for lane in [&mut queues.urgent, &mut queues.mailbox] {
         while let Ok(ActorRequest { command, reply, .. }) = lane.try_recv() {
             stop |= is_stop_command(&command);
             drop(reply.send(Err(failure.clone())));
@@ -235,9 +235,9 @@ impl SessionTask {
     async fn serve(&mut self) {
         loop {
             self.begin_lookup();
-            self.pulse.wait();
+            self.heartbeat.wait();
             let woken = self.wait().await;
-            self.pulse.begin();
+            self.heartbeat.begin();
             let ended = match woken {
                 TaskEvent::Command(envelope) => {
                     self.on_command(envelope).await.or_else(|| self.end_refused())
@@ -295,15 +295,15 @@ impl SessionTask {
         tokio::select! {
             biased;
             () = self.deps.stop.cancelled() => TaskEvent::Stop,
-            Some(envelope) = self.lanes.urgent.recv() => TaskEvent::Command(envelope),
+            Some(envelope) = self.queues.urgent.recv() => TaskEvent::Command(envelope),
             // An agent with endless output must not delay the deadline for stopping it.
             () = tick => TaskEvent::Tick,
             Ok(()) = self.link.changed() => TaskEvent::Link,
             Ok(()) = self.reloads.changed() => TaskEvent::Reloaded,
             Some(done) = self.calls.next(), if !self.calls.is_empty() => TaskEvent::Call(done),
             found = looked_up => TaskEvent::LookedUp(found),
-            done = self.performer.next() => TaskEvent::Performed(done),
-            Some(envelope) = self.lanes.mailbox.recv() => TaskEvent::Command(envelope),
+            done = self.executor.next() => TaskEvent::Performed(done),
+            Some(envelope) = self.queues.mailbox.recv() => TaskEvent::Command(envelope),
             items = news => TaskEvent::Feed(items),
             () = tokio::time::sleep(Duration::from_millis(QUIET_MS)), if quiet => TaskEvent::Quiet,
         }

@@ -405,11 +405,11 @@ async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
         (world.metrics.actors().count() == 0).then_some(())
     })
     .await;
-    let named = world.metrics.troubles().listed();
+    let named = world.metrics.blocked_items().listed();
     assert!(named[0].starts_with(&format!("session {}: ", world.key)), "{named:?}");
     set("").await;
     let asked = world.prompt().await;
     assert!(asked.as_ref().err().is_none_or(|it| it.code != Code::StoreUnavailable), "{asked:?}");
-    assert_eq!(world.metrics.troubles().listed(), Vec::<String>::new());
+    assert_eq!(world.metrics.blocked_items().listed(), Vec::<String>::new());
     world.end().await;
 }

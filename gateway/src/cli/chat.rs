@@ -66,7 +66,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: ChatArgs, out: &mut Out) -> C
         questions: VecDeque::new(),
         cancelling: false,
         is_terminal,
-        worst: 0,
+        exit_code: 0,
     };
     let outcome = match chat.open(&args).await {
         Ok(()) => chat.run_loop(&mut input).await,
@@ -98,7 +98,7 @@ struct Chat<'a> {
     cancelling: bool,
     is_terminal: bool,
     /// Highest exit code of all failures, for scripts.
-    worst: u8,
+    exit_code: u8,
 }
 
 enum ChatEvent {
@@ -138,7 +138,7 @@ impl Chat<'_> {
         }
         match &self.session {
             Some(_) => Ok(()),
-            None => Err(CliError::Code(self.worst.max(1))),
+            None => Err(CliError::Code(self.exit_code.max(1))),
         }
     }
 
@@ -172,8 +172,8 @@ impl Chat<'_> {
             if is_over && self.open_runs.is_empty() {
                 return match unusable {
                     Some(failure) => Err(failure.into()),
-                    None if self.worst == 0 => Ok(()),
-                    None => Err(CliError::Code(self.worst)),
+                    None if self.exit_code == 0 => Ok(()),
+                    None => Err(CliError::Code(self.exit_code)),
                 };
             }
             if !is_over && (self.is_terminal || self.open_runs.is_empty() || !self.questions.is_empty()) {
@@ -266,7 +266,7 @@ impl Chat<'_> {
                 self.follow(Some(session_key), None).await
             }
             Came::Refused { failure, .. } => {
-                self.worst = self.worst.max(failure.code.exit());
+                self.exit_code = self.exit_code.max(failure.code.exit());
                 Ok(())
             }
             Came::Command { session_key: None, .. } | Came::Ignored { .. } => Ok(()),
@@ -309,7 +309,7 @@ impl Chat<'_> {
                 let is_own = run.is_some_and(|run| self.open_runs.remove(&run));
                 if is_own && event["type"] == "error" {
                     let code = event["code"].as_str().and_then(Code::parse);
-                    self.worst = self.worst.max(code.map_or(1, Code::exit));
+                    self.exit_code = self.exit_code.max(code.map_or(1, Code::exit));
                 }
             }
             Some("permission") => {

@@ -82,7 +82,7 @@ impl Pass {
         loop {
             match self.go(&binding, channel.as_ref(), cursor, &mut keeper).await {
                 Ok((left, goes_on)) => {
-                    self.metrics.troubles().clear(&trouble(&binding));
+                    self.metrics.blocked_items().clear(&trouble(&binding));
                     match left {
                         Left::At(at) if goes_on => cursor = Some(at),
                         left => return left,
@@ -102,7 +102,7 @@ impl Pass {
         let (session_key, conversation) = (&binding.session_key, &binding.conversation.conversation_id);
         if error.needs_repair() {
             tracing::error!(%session_key, conversation, %error, "delivery stands still until the database is repaired");
-            self.metrics.troubles().note(trouble(binding), error.to_string());
+            self.metrics.blocked_items().note(trouble(binding), error.to_string());
             self.pause(UNREADABLE_MS).await;
         } else {
             tracing::warn!(%session_key, conversation, %error, "delivery could not go on");

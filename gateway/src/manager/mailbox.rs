@@ -82,10 +82,10 @@ impl Manager {
         actors.retain(|_, actor| !actor.mailbox.is_closed());
         let (mailbox, mailbox_lane) = mpsc::channel(MAILBOX_MAX);
         let (urgent, urgent_lane) = mpsc::channel(URGENT_MAX);
-        let lanes = CommandQueues { mailbox: mailbox_lane, urgent: urgent_lane };
+        let queues = CommandQueues { mailbox: mailbox_lane, urgent: urgent_lane };
         let actor = ActorHandle { mailbox, urgent };
         actors.insert(key.clone(), actor.clone());
-        self.tasks.spawn(run(self.deps.clone(), key.clone(), lanes, patience));
+        self.tasks.spawn(run(self.deps.clone(), key.clone(), queues, patience));
         actor
     }
 

@@ -78,7 +78,7 @@ struct Inner {
     levels: ScrapedGauges,
     channels: channels::ChannelFamilies,
     actors: ActorWatch,
-    troubles: BlockedItems,
+    blocked_items: BlockedItems,
 }
 
 /// Metrics that are read at scrape time.
@@ -152,7 +152,7 @@ impl Metrics {
             levels: ScrapedGauges::default(),
             channels: channels::ChannelFamilies::default(),
             actors: ActorWatch::default(),
-            troubles: BlockedItems::default(),
+            blocked_items: BlockedItems::default(),
         };
         inner.register_events();
         inner.register_levels();
@@ -180,8 +180,8 @@ impl Metrics {
     }
 
     /// Returns the failures that persist until the database is repaired.
-    pub(crate) fn troubles(&self) -> &BlockedItems {
-        &self.inner.troubles
+    pub(crate) fn blocked_items(&self) -> &BlockedItems {
+        &self.inner.blocked_items
     }
 
     /// Counts the opening of a session by its agent: [`OK`], or the error code.

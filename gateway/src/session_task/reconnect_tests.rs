@@ -80,8 +80,8 @@ impl Stage {
         };
         let (mailbox, waits) = mpsc::channel(4);
         let (urgent, hurries) = mpsc::channel(4);
-        let lanes = CommandQueues { mailbox: waits, urgent: hurries };
-        tokio::spawn(run(deps, key, lanes, LoadRetry::Once));
+        let queues = CommandQueues { mailbox: waits, urgent: hurries };
+        tokio::spawn(run(deps, key, queues, LoadRetry::Once));
         let mut stage = Self { store, pump, wire, lease_id, mailbox, _urgent: urgent, stop };
         stage.goes_on().await;
         stage

@@ -167,17 +167,17 @@ impl SessionTask {
             };
             match made {
                 Ok(actor) => {
-                    self.deps.metrics.troubles().clear(&trouble(&self.key));
+                    self.deps.metrics.blocked_items().clear(&trouble(&self.key));
                     self.actor = actor;
                     self.calls = FuturesUnordered::new();
                     self.lookup = None;
-                    self.performer = AgentRequestExecutor::new(self.deps.supervisor.clone());
+                    self.executor = AgentRequestExecutor::new(self.deps.supervisor.clone());
                     self.feed = None;
                     self.fresh = true;
                     return TaskEnded::No;
                 }
                 Err(failure) => {
-                    if refuse_waiting(&mut self.lanes, &failure)
+                    if refuse_waiting(&mut self.queues, &failure)
                         && let Some(lease_id) = lease_id.take()
                     {
                         close_lease_now(&self.deps, lease_id).await;
@@ -238,11 +238,11 @@ impl SessionTask {
                 }
                 Act::Perform { row, again } => {
                     let (env, roots) = (self.actor.agent_env(), self.actor.agent_roots());
-                    self.performer.perform(*row, again, roots, env);
+                    self.executor.perform(*row, again, roots, env);
                 }
-                Act::Inspect { row } => self.performer.inspect(*row, self.actor.agent_roots()),
-                Act::Recall { at } => self.performer.recall(at),
-                Act::Forget { at } => self.performer.forget(at),
+                Act::Inspect { row } => self.executor.inspect(*row, self.actor.agent_roots()),
+                Act::Recall { at } => self.executor.recall(at),
+                Act::Forget { at } => self.executor.forget(at),
                 Act::Reply { ticket, result } => self.reply(ticket, result),
                 Act::Note(note) => tracing::info!(session_key = %self.key, note),
                 Act::LineFault(what) => {

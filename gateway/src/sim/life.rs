@@ -224,10 +224,10 @@ pub(super) async fn leave_behind(
     let start = |(key, _)| {
         let (mailbox, mailbox_lane) = channel(1);
         let (urgent, urgent_lane) = channel(1);
-        let lanes = CommandQueues { mailbox: mailbox_lane, urgent: urgent_lane };
+        let queues = CommandQueues { mailbox: mailbox_lane, urgent: urgent_lane };
         let deps = deps.clone();
         tokio::spawn(async move {
-            run(deps, key, lanes, LoadRetry::Once).await;
+            run(deps, key, queues, LoadRetry::Once).await;
             drop(urgent);
         });
         mailbox

@@ -198,7 +198,7 @@ pub(crate) fn check_caps(db: &Connection, Caps { sessions_max, account }: &Caps)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SessionUsage {
     /// True if the session is not in use.
-    pub(crate) asleep: bool,
+    pub(crate) is_idle: bool,
     /// Channel and account of the session's first binding.
     pub(crate) account: Option<(String, String)>,
 }
@@ -216,7 +216,7 @@ pub(crate) fn session_usage(db: &Connection, key: &SessionKey) -> Result<Option<
     first(db, &sql, [key.as_str()], |row| {
         let channel: Option<String> = row.get("channel")?;
         let account = channel.zip(row.get::<_, Option<String>>("account_id")?);
-        Ok(SessionUsage { asleep: row.get("asleep")?, account })
+        Ok(SessionUsage { is_idle: row.get("asleep")?, account })
     })
 }
 

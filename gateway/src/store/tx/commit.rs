@@ -29,7 +29,7 @@ impl Store {
             // A session at rest counts for the caps only from this transaction on.
             if let Some(caps) =
                 writes.iter().find_map(|write| if let Write::Wake(caps) = write { Some(caps) } else { None })
-                && sessions::session_usage(tx, &fence.session_key)?.is_some_and(|rest| rest.asleep)
+                && sessions::session_usage(tx, &fence.session_key)?.is_some_and(|rest| rest.is_idle)
             {
                 sessions::check_caps(tx, caps)?;
             }
