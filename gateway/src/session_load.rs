@@ -33,9 +33,9 @@ pub(crate) fn make(deps: &Deps, snapshot: Snapshot) -> Result<Actor, Failure> {
     let limits = deps.profiles.limits(&snapshot.session.agent);
     // Without the backend state the output cannot be parsed: the agent is ended, and replaced by a new one.
     let (link, link_lost): (Box<dyn Link>, bool) = match deps.registry.get(&snapshot.session.backend) {
-        Some(backend) => match backend.link(saved).map_err(unreadable) {
+        Some(backend) => match backend.machine(saved).map_err(unreadable) {
             Ok(link) => (link, false),
-            Err(_) => (backend.link(None).map_err(unreadable)?, true),
+            Err(_) => (backend.machine(None).map_err(unreadable)?, true),
         },
         // The session can still be closed; its profile refuses a start.
         None => (Box::new(UnavailableMachine::new(saved)), true),

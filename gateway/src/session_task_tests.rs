@@ -306,7 +306,7 @@ impl crate::runtime::Runtime for Broken {
     fn id(&self) -> &'static str {
         "broken"
     }
-    fn link(
+    fn machine(
         &self,
         _: Option<&str>,
     ) -> Result<Box<dyn crate::core::link::Link>, crate::runtime::MachineStateError> {

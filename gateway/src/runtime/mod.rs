@@ -22,7 +22,7 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     ///
     /// # Errors
     /// `saved` was not written by this backend.
-    fn link(&self, saved: Option<&str>) -> Result<Box<dyn Link>, MachineStateError>;
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn Link>, MachineStateError>;
 
     /// Returns if sessions can be started now, with details for people.
     fn health(&self) -> BackendHealth;

@@ -20,7 +20,7 @@ impl Runtime for FakeRuntime {
         "fake"
     }
 
-    fn link(&self, saved: Option<&str>) -> Result<Box<dyn Link>, MachineStateError> {
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn Link>, MachineStateError> {
         let link: FakeLink = saved.map(serde_json::from_str).transpose()?.unwrap_or_default();
         Ok(Box::new(link))
     }

@@ -81,7 +81,7 @@ impl Runtime for DirectRuntime {
         ID
     }
 
-    fn link(&self, saved: Option<&str>) -> Result<Box<dyn Link>, MachineStateError> {
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn Link>, MachineStateError> {
         Ok(Box::new(DirectMachine::open(saved)?))
     }
 
