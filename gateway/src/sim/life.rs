@@ -1,7 +1,7 @@
 //! One run of the gateway: all parts of the service, over simulated interfaces.
 
-use super::people::{Answers, Door};
-use super::room::Room;
+use super::people::{PendingResponses, UserPort};
+use super::room::SimChannel;
 use crate::agents::Agents;
 use crate::app;
 use crate::channel::{Channel, Channels};
@@ -65,17 +65,17 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Interfaces of a gateway: its pending operations wait here until the scheduler executes them.
 #[derive(Clone)]
-pub(super) struct Ports {
+pub(super) struct SimPorts {
     pub(super) pump: Arc<Mutex<SimWriter>>,
     pub(super) wire: Arc<Mutex<SimSupervisorConnection>>,
-    pub(super) room: Room,
-    pub(super) answers: Answers,
-    pub(super) pause: Arc<Pause>,
+    pub(super) room: SimChannel,
+    pub(super) answers: PendingResponses,
+    pub(super) pause: Arc<IdleSignal>,
 }
 
 /// Tells the scheduler that the gateway is idle at this moment.
 #[derive(Default)]
-pub(super) struct Pause {
+pub(super) struct IdleSignal {
     told: Notify,
     /// True while the scheduler waits for the gateway to become idle.
     settling: AtomicBool,
@@ -83,8 +83,8 @@ pub(super) struct Pause {
     sleeping: AtomicBool,
 }
 
-impl Ports {
-    pub(super) fn new(pump: SimWriter, wire: SimSupervisorConnection, room: Room) -> Self {
+impl SimPorts {
+    pub(super) fn new(pump: SimWriter, wire: SimSupervisorConnection, room: SimChannel) -> Self {
         Self {
             pump: Arc::new(Mutex::new(pump)),
             wire: Arc::new(Mutex::new(wire)),
@@ -166,7 +166,7 @@ impl Profiles for ShortLines {
 ///
 /// # Errors
 /// Errors of the runtime builder.
-pub(super) fn runtime(ports: Ports, seed: u64) -> std::io::Result<Runtime> {
+pub(super) fn runtime(ports: SimPorts, seed: u64) -> std::io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     #[cfg(tokio_unstable)]
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
@@ -176,8 +176,8 @@ pub(super) fn runtime(ports: Ports, seed: u64) -> std::io::Result<Runtime> {
 }
 
 /// A started gateway.
-pub(super) struct Gateway {
-    pub(super) door: Door,
+pub(super) struct SimGateway {
+    pub(super) door: UserPort,
     pub(super) clock: Clock,
 }
 
@@ -238,11 +238,11 @@ pub(super) async fn leave_behind(
 /// Starts everything, in the order of `app::serve`. Recovery uses the simulated interfaces too.
 pub(super) fn start(
     store: &Store,
-    ports: &Ports,
+    ports: &SimPorts,
     supervisor: &SupervisorClient,
     config: &LoadedConfig,
     (dir, now_ms): (&Path, u64),
-) -> Gateway {
+) -> SimGateway {
     let clock = Clock::at(now_ms);
     crate::store::by_hand::set_clock(move || clock.now_ms());
     let (deps, agents) = deps(store, supervisor, config, dir, clock);
@@ -277,6 +277,6 @@ pub(super) fn start(
         }
         drop(app::spawn_background_tasks(&local, first, channels, clock, &stop));
     });
-    let door = Door { inlet, manager, answers: Arc::clone(&ports.answers), fallback: None };
-    Gateway { door, clock }
+    let door = UserPort { inlet, manager, answers: Arc::clone(&ports.answers), fallback: None };
+    SimGateway { door, clock }
 }
