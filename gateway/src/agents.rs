@@ -80,7 +80,7 @@ impl Agents {
         LookupRequest {
             programs: commands.filter_map(|command| command.into_iter().next()).collect(),
             search: self.var("PATH").unwrap_or_default().to_owned(),
-            ..Lookup::default()
+            ..LookupRequest::default()
         }
     }
 

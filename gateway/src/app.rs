@@ -42,7 +42,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Retry interval of a start that finds the disk full, in milliseconds.
-const ROOM_MS: u64 = 500;
+const DISK_FULL_RETRY_MS: u64 = 500;
 
 /// Start parameters of a gateway.
 #[derive(Debug)]
@@ -264,7 +264,7 @@ async fn wait_for_store(
         tokio::select! {
             biased;
             () = signals.next() => return Ok(None),
-            () = tokio::time::sleep(Duration::from_millis(ROOM_MS)) => {}
+            () = tokio::time::sleep(Duration::from_millis(DISK_FULL_RETRY_MS)) => {}
         }
     }
 }

@@ -27,7 +27,7 @@ const PAUSE_MS: u64 = 50;
 /// Maximum retry delay, in milliseconds.
 const PAUSE_MS_MAX: u64 = 1_000;
 /// Maximum wait for a gateway that answered before and is gone, in milliseconds.
-const RETURN_MS: u64 = 60_000;
+const RESTART_WAIT_MS: u64 = 60_000;
 /// Maximum wait if the socket file exists and no process listens, in milliseconds: the gateway was killed and
 /// may be restarting.
 const DEAD_SOCKET_MS: u64 = 15_000;
@@ -57,7 +57,7 @@ struct RetryBudget {
 
 impl RetryBudget {
     fn new(has_answered: bool) -> Self {
-        let wait_ms = if has_answered { RETURN_MS } else { DEAD_SOCKET_MS };
+        let wait_ms = if has_answered { RESTART_WAIT_MS } else { DEAD_SOCKET_MS };
         Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, has_answered }
     }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 /// Maximum sleep between two checks, in milliseconds.
 const SLEEP_MS: u64 = 60_000;
 /// Minimum time between two checks that are triggered by commits, in milliseconds.
-const LOOK_MS: u64 = 1_000;
+const CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Runs until `stop`. `windows` is called at each check because the configuration may change.
 pub(crate) async fn run(
@@ -42,7 +42,7 @@ pub(crate) async fn run(
             if committed.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
-            tokio::time::sleep_until(clock.instant_of(looked_ms + LOOK_MS)).await;
+            tokio::time::sleep_until(clock.instant_of(looked_ms + CHECK_INTERVAL_MS)).await;
         };
         tokio::select! {
             biased;
@@ -77,7 +77,7 @@ async fn expire_due(
             tracing::warn!(%session_key, %failure, "a window that ran out did not end anything yet");
         }
         // Checked again soon: a session may have several bindings, and the store may be full.
-        let again_ms = clock.now_ms() + LOOK_MS;
+        let again_ms = clock.now_ms() + CHECK_INTERVAL_MS;
         next_ms = Some(next_ms.map_or(again_ms, |next: u64| next.min(again_ms)));
     }
     next_ms

@@ -8,20 +8,20 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Interval of the deletion of stored responses, in milliseconds.
-const ANSWERS_EVERY_MS: u64 = 10 * 60_000;
+const RESULTS_INTERVAL_MS: u64 = 10 * 60_000;
 /// Interval of the deletion of records of own messages, in milliseconds. The first run is one interval after
 /// the start, so that channels have backfilled missed events before, however long the gateway was down.
-const SAID_EVERY_MS: u64 = 24 * 3_600_000;
+const SENT_MESSAGES_INTERVAL_MS: u64 = 24 * 3_600_000;
 /// Retention of records of own messages, in milliseconds: 30 days. While the gateway runs, its own message is
 /// echoed within minutes, as the event or after a reconnect; a backfill reaches back only to the last message
 /// that the channel delivered.
-const SAID_KEPT_MS: u64 = 30 * SAID_EVERY_MS;
+const SENT_MESSAGES_RETENTION_MS: u64 = 30 * SENT_MESSAGES_INTERVAL_MS;
 /// Maximum number of rows deleted in one transaction, so that no other write waits for long.
 const ROWS_AT_ONCE: u64 = 1_000;
 
 /// Deletes expired responses until `stop`.
 pub(crate) async fn expire_results(store: Store, live: LiveConfig, stop: CancellationToken) {
-    let mut every = tokio::time::interval(Duration::from_millis(ANSWERS_EVERY_MS));
+    let mut every = tokio::time::interval(Duration::from_millis(RESULTS_INTERVAL_MS));
     loop {
         tokio::select! {
             biased;
@@ -48,7 +48,7 @@ pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) 
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(Duration::from_millis(SAID_EVERY_MS)) => {}
+            () = tokio::time::sleep(Duration::from_millis(SENT_MESSAGES_INTERVAL_MS)) => {}
         }
         let now_ms = now_ms();
         let looked = match is_clock_plausible(before_ms, now_ms) {
@@ -70,14 +70,14 @@ pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) 
 /// True if the wall clock advanced about one interval since the last run. After a clock change, a recent
 /// record could look a year old.
 const fn is_clock_plausible(before_ms: u64, now_ms: u64) -> bool {
-    now_ms >= before_ms && now_ms - before_ms <= 2 * SAID_EVERY_MS
+    now_ms >= before_ms && now_ms - before_ms <= 2 * SENT_MESSAGES_INTERVAL_MS
 }
 
 /// Deletes all expired records, `rows` per transaction. Returns their number.
 async fn delete_sent_messages(store: &Store, now_ms: u64, rows: u64) -> Result<usize, StoreError> {
     let mut forgotten = 0;
     loop {
-        let gone = store.forget_said(now_ms.saturating_sub(SAID_KEPT_MS), rows).await?;
+        let gone = store.forget_said(now_ms.saturating_sub(SENT_MESSAGES_RETENTION_MS), rows).await?;
         forgotten += gone;
         if (gone as u64) < rows {
             return Ok(forgotten);

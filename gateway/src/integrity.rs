@@ -8,24 +8,24 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Interval of checks, in milliseconds: once a day.
-const EVERY_MS: u64 = 24 * 3_600_000;
+const CHECK_INTERVAL_MS: u64 = 24 * 3_600_000;
 
 /// Delay of the first check after the start, in milliseconds, for files too large to be checked when opened.
 /// The start itself and resumed work go first.
-const FIRST_MS: u64 = 60_000;
+const FIRST_CHECK_MS: u64 = 60_000;
 
 /// Runs the checks: daily, and soon after the start if the file was too large to be checked when it was
 /// opened.
 pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToken) {
     let (bytes, _) = levels::sizes(store.dir());
-    let mut wait_ms = if bytes > CHECKED_FIRST_BYTES { FIRST_MS } else { EVERY_MS };
+    let mut wait_ms = if bytes > CHECKED_FIRST_BYTES { FIRST_CHECK_MS } else { CHECK_INTERVAL_MS };
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(Duration::from_millis(wait_ms)) => check_once(&store, &metrics).await,
         }
-        wait_ms = EVERY_MS;
+        wait_ms = CHECK_INTERVAL_MS;
     }
 }
 

@@ -22,14 +22,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Maximum wait for a disconnected supervisor, in milliseconds.
-const AWAY_MS: u64 = 5 * 60_000;
+const DISCONNECTED_WAIT_MS: u64 = 5 * 60_000;
 /// Delay between attempts, in milliseconds.
-const AGAIN_MS: u64 = 250;
+const RETRY_MS: u64 = 250;
 /// Maximum number of attempts to release an ending terminal.
-const FORGET_TRIES: u32 = 120;
+const RELEASE_ATTEMPTS_MAX: u32 = 120;
 /// First and maximum interval between two polls of a running command, in case a notice was lost, in
 /// milliseconds.
-const LOOK_MS: (u64, u64) = (1_000, 15_000);
+const POLL_MS: (u64, u64) = (1_000, 15_000);
 
 /// Request, and its execution environment.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) async fn serve<S>(supervisor: &S, serving: AgentRequestJob) -> Result
 where
     S: SupervisorCalls + Clone + Send + 'static,
 {
-    serve_within(supervisor, serving, AWAY_MS).await
+    serve_within(supervisor, serving, DISCONNECTED_WAIT_MS).await
 }
 
 async fn serve_within<S>(supervisor: &S, serving: AgentRequestJob, away_ms: u64) -> Result<String, RpcError>
@@ -81,9 +81,9 @@ struct ReconnectWait(u64);
 impl ReconnectWait {
     /// Waits before the next attempt; false if no time is left.
     async fn wait(&mut self) -> bool {
-        let Some(left) = self.0.checked_sub(AGAIN_MS) else { return false };
+        let Some(left) = self.0.checked_sub(RETRY_MS) else { return false };
         self.0 = left;
-        tokio::time::sleep(Duration::from_millis(AGAIN_MS)).await;
+        tokio::time::sleep(Duration::from_millis(RETRY_MS)).await;
         true
     }
 }
@@ -144,7 +144,7 @@ pub(crate) async fn inspect<S: SupervisorCalls>(
         return Err(error(INTERNAL_ERROR, "this is no request to write a file"));
     };
     let project = Project { lease_id: row.lease_id, roots };
-    let mut patience = ReconnectWait(AWAY_MS);
+    let mut patience = ReconnectWait(DISCONNECTED_WAIT_MS);
     loop {
         let outcome = files::inspect_target(supervisor, project, path, content).await;
         if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
@@ -194,14 +194,14 @@ async fn find<S: SupervisorCalls>(
 
 /// Releases a terminal after the end of its command, which may take a moment, to discard the output.
 async fn release_after_exit<S: SupervisorCalls>(supervisor: S, lease_id: LeaseId) {
-    for _ in 0..FORGET_TRIES {
+    for _ in 0..RELEASE_ATTEMPTS_MAX {
         match supervisor.call(Request::Release { lease_id }).await {
             // "Has not ended": the only temporary refusal.
             Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::BadRequest => {}
             Err(CallError::Disconnected) => {}
             Ok(_) | Err(CallError::Refused(_)) => return,
         }
-        tokio::time::sleep(Duration::from_millis(2 * AGAIN_MS)).await;
+        tokio::time::sleep(Duration::from_millis(2 * RETRY_MS)).await;
     }
 }
 
@@ -217,7 +217,7 @@ impl SupervisorCalls for SupervisorClient {
     async fn exited(&self, lease_id: LeaseId) -> Result<Option<ExitStatus>, CallError> {
         // Subscribed before the poll, so that an exit in between is not missed.
         let feed = self.feed(lease_id);
-        let mut look_ms = LOOK_MS.0;
+        let mut look_ms = POLL_MS.0;
         loop {
             match SupervisorClient::call(self, Request::Tail { lease_id }).await {
                 Ok(Reply::Tail(tail)) => {
@@ -239,7 +239,7 @@ impl SupervisorCalls for SupervisorClient {
                         }
                     }
                 }
-                () = tokio::time::sleep(Duration::from_millis(look_ms)) => look_ms = (look_ms * 2).min(LOOK_MS.1),
+                () = tokio::time::sleep(Duration::from_millis(look_ms)) => look_ms = (look_ms * 2).min(POLL_MS.1),
             }
         }
     }

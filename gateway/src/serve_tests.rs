@@ -116,7 +116,7 @@ async fn a_supervisor_that_is_away_is_waited_for_and_not_for_ever() {
     for (away_for, served) in [(3, true), (u32::MAX, false)] {
         session.fake.away_for.store(away_for, std::sync::atomic::Ordering::Relaxed);
         let serving = session.serving(create("make"), Some(LeaseId::mint().to_string()), false);
-        assert_eq!(serve_within(&session.fake, serving, 4 * AGAIN_MS).await.is_ok(), served);
+        assert_eq!(serve_within(&session.fake, serving, 4 * RETRY_MS).await.is_ok(), served);
     }
 }
 
@@ -129,9 +129,9 @@ async fn what_is_recalled_before_it_is_sent_is_never_done() {
         session.fake.away_for.store(3, Ordering::Relaxed);
         let serving = session.serving(what, Some(LeaseId::mint().to_string()), false);
         let recalled = Arc::clone(&serving.recalled);
-        let served = serve_within(&session.fake, serving, 100 * AGAIN_MS);
+        let served = serve_within(&session.fake, serving, 100 * RETRY_MS);
         let recall = async {
-            tokio::time::sleep(Duration::from_millis(AGAIN_MS / 2)).await;
+            tokio::time::sleep(Duration::from_millis(RETRY_MS / 2)).await;
             recalled.store(true, Ordering::Relaxed);
         };
         let (served, ()) = tokio::join!(served, recall);

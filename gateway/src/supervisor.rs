@@ -26,9 +26,9 @@ const REQUESTS_MAX: usize = 1024;
 /// Deadline for the response to Hello, in milliseconds.
 const HELLO_MS: u64 = 10_000;
 /// Silence after which the supervisor is pinged, in milliseconds …
-const ASK_AFTER_MS: u64 = 5_000;
+const PING_AFTER_MS: u64 = 5_000;
 /// … and further silence after which the connection is given up as hanging, in milliseconds.
-const HANGS_MS: u64 = 15_000;
+const PONG_TIMEOUT_MS: u64 = 15_000;
 /// Request number reserved for pings.
 const PING_ID: u64 = 0;
 /// First and maximum delay before a reconnect, in milliseconds.
@@ -170,7 +170,7 @@ impl SupervisorClient {
         says: (Hello, ReadMarks),
         stop: CancellationToken,
     ) -> Self {
-        Self::start_with(path, secret, says, stop, (ASK_AFTER_MS, HANGS_MS))
+        Self::start_with(path, secret, says, stop, (PING_AFTER_MS, PONG_TIMEOUT_MS))
     }
 
     /// Like `start`, with the silence before a ping and the time to respond, in milliseconds.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Polling interval while following.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Maximum wait for a gateway or supervisor that is being restarted, while following.
-const RETURN: Duration = Duration::from_secs(60);
+const RESTART_WAIT: Duration = Duration::from_secs(60);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,7 +81,7 @@ async fn follow(client: &GatewayClient, path: &str, from: u64, out: &mut Out) ->
                     continue;
                 }
             }
-            Err(failure) if is_restarting(&failure) && heard.elapsed() < RETURN => {}
+            Err(failure) if is_restarting(&failure) && heard.elapsed() < RESTART_WAIT => {}
             Err(failure) => return Err(failure.into()),
         }
         tokio::time::sleep(PAUSE).await;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Interval of progress reports.
-const SAY_EVERY: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `store …`
 #[derive(Debug, Subcommand)]
@@ -233,7 +233,7 @@ fn with_progress<T>(
     let mut said = Instant::now();
     let mut unread = None;
     let worked = work(&mut |pages, pages_total| {
-        if said.elapsed() < SAY_EVERY || unread.is_some() {
+        if said.elapsed() < PROGRESS_INTERVAL || unread.is_some() {
             return;
         }
         said = Instant::now();

@@ -364,7 +364,7 @@ impl Pass {
     ) -> Result<Option<Outgoing>, StoreError> {
         // A lookup has to tell this message from our others, which may have the same text (H12).
         let (at, since_ms) =
-            (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS));
+            (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::SEARCH_WINDOW_MS));
         let others = self
             .store
             .read("delivery_others", move |db| replies::ids_of_sent_messages(db, &at, since_ms))

@@ -114,7 +114,7 @@ impl Inner {
         received_at_ms: u64,
     ) -> Result<ReplySearchKey, Failure> {
         let (at, said) = (inbound.conversation.clone(), (nonce.to_owned(), text.to_owned()));
-        let since_ms = received_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS);
+        let since_ms = received_at_ms.saturating_sub(replies::SEARCH_WINDOW_MS);
         let begin = move |tx: &crate::store::Tx<'_>| replies::begin(tx, &at, (&said.0, &said.1), since_ms);
         self.store.write("reply_begin", begin).await.map_err(Failure::from)
     }

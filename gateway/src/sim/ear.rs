@@ -31,7 +31,7 @@ pub(super) fn listen(every_line: bool) -> CapturedLog {
         // Another test of the same process may have set a subscriber; then nothing is captured here.
         drop(tracing::subscriber::set_global_default(LogCapture));
     });
-    HEARD.replace(CapturedLog { lines: every_line.then(Vec::new), ..Heard::default() })
+    HEARD.replace(CapturedLog { lines: every_line.then(Vec::new), ..CapturedLog::default() })
 }
 
 /// Returns and clears the captured errors; the capture continues.

@@ -19,7 +19,7 @@ const PAUSE_MS_MAX: u64 = 5 * 60_000;
 /// Parameters: longest pause, first pause, current time.
 const DUE: &str = "(tries = 0 OR tried_at > ?3 OR tried_at + min(?1, ?2 << min(tries, 16)) <= ?3)";
 /// Maximum number of messages amended in one step.
-const OVER_MAX: usize = 64;
+const SETTLED_MAX: usize = 64;
 /// Maximum number of bindings returned for one pass.
 const BINDINGS_MAX: u32 = 1_000;
 
@@ -95,7 +95,7 @@ pub(crate) fn settled_messages(
     let mut out = Vec::new();
     // Skips unsettled messages within the query: many of them must not hide a settled one.
     while let Some(row) = rows.next()?
-        && out.len() < OVER_MAX
+        && out.len() < SETTLED_MAX
     {
         let kept = ButtonMessage {
             message_id: row.get("message_id")?,

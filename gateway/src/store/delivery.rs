@@ -463,12 +463,12 @@ pub(crate) fn due_of_binding(
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub(crate) fn ended_with_pending(db: &Connection) -> Result<Vec<DueBinding>, StoreError> {
-    const OWES: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
+    const HAS_PENDING: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
         WHERE c.binding_key = b.binding_key), 0) < coalesce(json_extract(metadata_json, '$.end_session_seq'), \
         (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key)) OR EXISTS (SELECT 1 FROM \
         acp_delivery_part AS p WHERE p.binding_key = b.binding_key AND p.state IN ('planned','sending','uncertain') \
         AND p.state <> 'uncertain'))";
-    query_due(db, OWES, [])
+    query_due(db, HAS_PENDING, [])
 }
 
 fn query_due(

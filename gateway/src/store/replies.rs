@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 
 /// Time span before a message within which other messages of the gateway are listed, in milliseconds. A
 /// channel may search further back than the message's own time, to allow for clock differences.
-pub(crate) const OTHERS_BEFORE_MS: u64 = 10 * 60_000;
+pub(crate) const SEARCH_WINDOW_MS: u64 = 10 * 60_000;
 
 /// Tag and other message ids, for finding a reply in its conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]

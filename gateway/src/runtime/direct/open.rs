@@ -41,7 +41,7 @@ impl DirectMachine {
             vouched: input.asks,
             client_fs: input.client_fs,
             offer_terminal: input.offer_terminal,
-            ..State::default()
+            ..MachineState::default()
         };
         let params = json!({
             "protocolVersion": 1,
