@@ -77,7 +77,8 @@ const fn is_clock_plausible(before_ms: u64, now_ms: u64) -> bool {
 async fn delete_sent_messages(store: &Store, now_ms: u64, rows: u64) -> Result<usize, StoreError> {
     let mut forgotten = 0;
     loop {
-        let gone = store.forget_said(now_ms.saturating_sub(SENT_MESSAGES_RETENTION_MS), rows).await?;
+        let gone =
+            store.delete_sent_messages(now_ms.saturating_sub(SENT_MESSAGES_RETENTION_MS), rows).await?;
         forgotten += gone;
         if (gone as u64) < rows {
             return Ok(forgotten);

@@ -17,7 +17,7 @@ pub(crate) enum CliError {
     /// The command ended with this exit code and has printed everything.
     Code(u8),
     /// The reader of standard output has closed it.
-    Unread,
+    StdoutClosed,
 }
 
 impl From<Failure> for CliError {
@@ -159,7 +159,7 @@ impl Out {
     pub(crate) fn finish(mut self, outcome: CliResult) -> ExitCode {
         let ended = outcome.and_then(|()| self.end_line()).and_then(|()| self.flush());
         match ended {
-            Ok(()) | Err(CliError::Unread) => ExitCode::SUCCESS,
+            Ok(()) | Err(CliError::StdoutClosed) => ExitCode::SUCCESS,
             Err(CliError::Code(code)) => {
                 // The reader may be gone; then nothing can be reported.
                 let _ = self.end_line().and_then(|()| self.flush());
@@ -196,7 +196,7 @@ pub(crate) fn name(text: &str) -> String {
 
 fn write_error(error: io::Error) -> CliError {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        return CliError::Unread;
+        return CliError::StdoutClosed;
     }
     let what = format!("cannot write to standard output: {error}");
     CliError::Failed(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))

@@ -144,7 +144,7 @@ pub(crate) async fn run(
     served.await?;
     // A closed standard output does not end a service.
     match printed {
-        Ok(()) | Err(CliError::Unread) => Ok(()),
+        Ok(()) | Err(CliError::StdoutClosed) => Ok(()),
         Err(stop) => Err(stop),
     }
 }

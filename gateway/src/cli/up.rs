@@ -114,7 +114,7 @@ pub(crate) async fn run(
     served?;
     ended?;
     match printed {
-        Ok(()) | Err(CliError::Unread) => Ok(()),
+        Ok(()) | Err(CliError::StdoutClosed) => Ok(()),
         Err(stop) => Err(stop),
     }
 }

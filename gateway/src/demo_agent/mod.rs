@@ -102,7 +102,7 @@ impl DemoAgent {
                     continue;
                 };
                 match turn.advance(BURST, session, &self.memory, &mut self.wire, &mut self.next_request)? {
-                    TurnProgress::Goes => {}
+                    TurnProgress::Running => {}
                     TurnProgress::Ended => {
                         ended.insert(at);
                     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TurnProgress {
     /// The turn has more steps, now or later.
-    Goes,
+    Running,
     /// The turn has ended and was answered.
     Ended,
     /// The process must exit.
@@ -116,7 +116,7 @@ impl DemoTurn {
     ) -> io::Result<TurnProgress> {
         for _ in 0..burst {
             if !self.is_due(Instant::now()) {
-                return Ok(TurnProgress::Goes);
+                return Ok(TurnProgress::Running);
             }
             if self.cancelled {
                 return self.end("cancelled", memory, wire);
@@ -134,7 +134,7 @@ impl DemoTurn {
             }
             self.step(step, session, wire, next_request)?;
         }
-        Ok(TurnProgress::Goes)
+        Ok(TurnProgress::Running)
     }
 
     fn step(

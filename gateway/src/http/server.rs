@@ -107,7 +107,7 @@ impl ApiListener {
     /// Serves until `ending` is cancelled; then lets open requests finish for a short time, and removes the
     /// socket's file.
     pub(crate) async fn serve(self, router: Router, limits: ApiLimits, ending: CancellationToken) {
-        let places = ConnectionSlots::new(limits.connections_max);
+        let slots = ConnectionSlots::new(limits.connections_max);
         let refused = Arc::new(Semaphore::new(REFUSED_MAX));
         let log = RefusalLog::default();
         let tasks = TaskTracker::new();
@@ -139,11 +139,11 @@ impl ApiListener {
                 }
                 continue;
             }
-            let (place, displaced) = places.take();
+            let (slot, displaced) = slots.take();
             if displaced && log.may_log(peer.uid, "too many connections") {
                 tracing::warn!(limits.connections_max, "too many connections; the least active one is ended");
             }
-            tasks.spawn(connection(stream, peer, router.clone(), limits, (place, ending.clone())));
+            tasks.spawn(connection(stream, peer, router.clone(), limits, (slot, ending.clone())));
         }
         log.flush();
         tasks.close();
@@ -245,9 +245,9 @@ async fn connection(
     peer: Peer,
     router: Router,
     limits: ApiLimits,
-    (place, ending): (Arc<ConnectionSlot>, CancellationToken),
+    (slot, ending): (Arc<ConnectionSlot>, CancellationToken),
 ) {
-    let at = Arc::clone(&place);
+    let at = Arc::clone(&slot);
     let socket = match watch(&stream) {
         Ok(socket) => socket,
         Err(error) => {
@@ -281,7 +281,7 @@ async fn connection(
     tokio::pin!(serving);
     let served = tokio::select! {
         served = serving.as_mut() => served,
-        () = place.end().cancelled() => return,
+        () = slot.end().cancelled() => return,
         () = closed(&socket) => return,
         () = ending.cancelled() => {
             serving.as_mut().graceful_shutdown();

@@ -45,7 +45,11 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::write`].
-    pub(crate) async fn forget_said(&self, before_ms: u64, rows_max: u64) -> Result<usize, StoreError> {
+    pub(crate) async fn delete_sent_messages(
+        &self,
+        before_ms: u64,
+        rows_max: u64,
+    ) -> Result<usize, StoreError> {
         const SQL: &str = "DELETE FROM acp_said WHERE (channel, account_id, conversation_id, message_id) IN \
             (SELECT channel, account_id, conversation_id, message_id FROM acp_said WHERE said_at < ?1 \
             ORDER BY said_at LIMIT ?2)";
