@@ -1,7 +1,7 @@
 //! `GET /metrics`: counters, and gauges read from the database and the supervisor connection at scrape time.
 
 use crate::channel::Channels;
-use crate::metrics::{CONTENT_TYPE, Metrics, keep};
+use crate::metrics::{CONTENT_TYPE, Metrics, set_total};
 use crate::store::{Store, StoreError, StoreHealth, levels};
 use crate::supervisor::{SupervisorClient, SupervisorStatus};
 use axum::Router;
@@ -50,21 +50,21 @@ impl MetricsEndpoint {
 
     /// Renders all metrics. If the database cannot be read, its gauges keep their last values.
     pub(crate) async fn render(&self) -> String {
-        let now = self.metrics.now();
+        let now = self.metrics.gauges();
         if let Err(error) = self.read_store().await {
             tracing::warn!(%error, "a scrape could not read the control plane");
         }
         let well = *self.store.health().borrow() == StoreHealth::Well;
         now.writable.set(i64::from(well));
         let counts = self.store.counts();
-        keep(&now.commits, counts.groups);
-        keep(&now.transactions, counts.transactions);
-        keep(&now.rollbacks, counts.rolled_back);
-        keep(&now.groups_lost, counts.groups_lost);
-        keep(&now.checkpoints, counts.checkpoints);
+        set_total(&now.commits, counts.groups);
+        set_total(&now.transactions, counts.transactions);
+        set_total(&now.rollbacks, counts.rolled_back);
+        set_total(&now.groups_lost, counts.groups_lost);
+        set_total(&now.checkpoints, counts.checkpoints);
         let connected = match &*self.supervisor.status().borrow() {
             SupervisorStatus::Up { generation, .. } => {
-                keep(&now.connections, *generation);
+                set_total(&now.connections, *generation);
                 true
             }
             SupervisorStatus::Connecting
@@ -85,7 +85,7 @@ impl MetricsEndpoint {
 
     async fn read_store(&self) -> Result<(), StoreError> {
         let found = self.store.read("scrape", levels::read_gauges).await?;
-        let now = self.metrics.now();
+        let now = self.metrics.gauges();
         for (state, count) in found.sessions {
             set(&now.sessions.get_or_create_owned(&vec![("state", state.to_owned())]), count);
         }

@@ -20,7 +20,7 @@ pub(crate) async fn run(store: Store, supervisor: SupervisorClient, stop: Cancel
     loop {
         let is_up = matches!(*status.borrow_and_update(), SupervisorStatus::Up { .. });
         if is_up {
-            end_strays(&store, &supervisor).await;
+            end_orphans(&store, &supervisor).await;
         }
         tokio::select! {
             biased;
@@ -30,7 +30,7 @@ pub(crate) async fn run(store: Store, supervisor: SupervisorClient, stop: Cancel
     }
 }
 
-async fn end_strays(store: &Store, supervisor: &SupervisorClient) {
+async fn end_orphans(store: &Store, supervisor: &SupervisorClient) {
     // Checked again after the next connection.
     let Ok(Reply::Leases(list)) = supervisor.call(Request::ListLeases { detail: false }).await else {
         return;

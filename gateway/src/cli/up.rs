@@ -64,7 +64,7 @@ impl RunningSupervisor {
 }
 
 #[derive(Debug, Serialize)]
-struct ReadyLine<'a> {
+struct UpReadyLine<'a> {
     event: &'a str,
     gateway_pid: u32,
     supervisor_pid: i32,
@@ -95,7 +95,7 @@ pub(crate) async fn run(
     }
     let mut printed = Ok(());
     let served = app::serve(settings, channels, signals, |ready: GatewayReady| {
-        let line = ReadyLine {
+        let line = UpReadyLine {
             event: "ready",
             gateway_pid: ready.pid,
             supervisor_pid: supervisor.pid,
@@ -120,7 +120,7 @@ pub(crate) async fn run(
 }
 
 /// Builds the welcome text.
-fn welcome(line: &ReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool) -> String {
+fn welcome(line: &UpReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool) -> String {
     let flag = if named { format!(" --state-dir {}", state_dir.display()) } else { String::new() };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let here = std::env::current_dir().unwrap_or_default();

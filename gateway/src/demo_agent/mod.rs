@@ -88,7 +88,7 @@ impl DemoAgent {
     /// Processes input as it arrives and advances turns in between. Output is flushed before any wait.
     fn run(&mut self, lines: &Receiver<Vec<u8>>) -> io::Result<ExitCode> {
         loop {
-            match self.look(lines)? {
+            match self.next_line(lines)? {
                 Some(line) => self.line(&line)?,
                 None => {
                     self.wire.flush()?;
@@ -121,7 +121,7 @@ impl DemoAgent {
     }
 
     /// Returns the next line, or an empty one if a turn can advance first. `None` at the end of input.
-    fn look(&mut self, lines: &Receiver<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
+    fn next_line(&mut self, lines: &Receiver<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
         match lines.try_recv() {
             Ok(line) => return Ok(Some(line)),
             Err(TryRecvError::Disconnected) => return Ok(None),

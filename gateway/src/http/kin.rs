@@ -27,14 +27,14 @@ pub(crate) struct ProcessInfo {
 /// Source of process information.
 pub(crate) trait ProcessTable {
     /// Returns a process, if it exists.
-    fn look(&self, pid: i32) -> Option<ProcessInfo>;
+    fn process(&self, pid: i32) -> Option<ProcessInfo>;
 }
 
 /// Process information from `/proc`.
 pub(crate) struct ProcFs;
 
 impl ProcessTable for ProcFs {
-    fn look(&self, pid: i32) -> Option<ProcessInfo> {
+    fn process(&self, pid: i32) -> Option<ProcessInfo> {
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
         // The name may contain any character, including parentheses; it ends at the last one.
@@ -54,34 +54,33 @@ fn has_lease_marker(environ: &[u8]) -> bool {
 }
 
 /// Returns this process and its ancestors, whose properties a peer may share without being an agent.
-pub(crate) fn own_ancestry(line: &impl ProcessTable) -> HashSet<i32> {
+pub(crate) fn own_ancestry(table: &impl ProcessTable) -> HashSet<i32> {
     let mut own = HashSet::new();
     let mut pid = i32::try_from(std::process::id()).unwrap_or(1);
     while pid > 0 && own.insert(pid) {
-        pid = line.look(pid).map_or(0, |forebear| forebear.parent);
+        pid = table.process(pid).map_or(0, |process| process.parent);
     }
     own
 }
 
 /// True if a process descends from a lease, or if its ancestry cannot be determined.
-pub(crate) fn is_agent_process(line: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> bool {
-    (0..TRIES_MAX).find_map(|_| descends_from_lease(line, own, pid)).unwrap_or(true)
+pub(crate) fn is_agent_process(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> bool {
+    (0..TRIES_MAX).find_map(|_| descends_from_lease(table, own, pid)).unwrap_or(true)
 }
 
-fn descends_from_lease(line: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<bool> {
+fn descends_from_lease(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<bool> {
     let mut at = pid;
     for _ in 0..GENERATIONS_MAX {
         if at <= 1 || own.contains(&at) {
             return Some(false);
         }
-        let forebear = line.look(at)?;
+        let process = table.process(at)?;
         // A wrapper with an unreadable environment is recognised by name; any other one by environment.
-        let named =
-            forebear.name == SUPERVISOR || (forebear.name == WRAPPER_FILE && forebear.marked.is_none());
-        if named || forebear.marked == Some(true) {
+        let named = process.name == SUPERVISOR || (process.name == WRAPPER_FILE && process.marked.is_none());
+        if named || process.marked == Some(true) {
             return Some(true);
         }
-        at = forebear.parent;
+        at = process.parent;
     }
     None
 }
@@ -109,7 +108,7 @@ mod tests {
     struct Fake(HashMap<i32, ProcessInfo>);
 
     impl ProcessTable for Fake {
-        fn look(&self, pid: i32) -> Option<ProcessInfo> {
+        fn process(&self, pid: i32) -> Option<ProcessInfo> {
             self.0.get(&pid).cloned()
         }
     }

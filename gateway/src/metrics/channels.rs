@@ -1,7 +1,7 @@
 //! Metrics of channels connected to an external service. The channel maintains them; they are copied at
 //! scrape time.
 
-use super::{ChannelMetric, CounterFamily, GaugeFamily, Labels, keep, labels};
+use super::{ChannelMetric, CounterFamily, GaugeFamily, Labels, labels, set_total};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
@@ -55,7 +55,8 @@ impl ChannelFamilies {
         let level = |levels: &GaugeFamily| {
             levels.get_or_create_owned(&labels(own)).set(i64::try_from(value).unwrap_or(i64::MAX));
         };
-        let count = |counts: &CounterFamily, which: Labels| keep(&counts.get_or_create_owned(&which), value);
+        let count =
+            |counts: &CounterFamily, which: Labels| set_total(&counts.get_or_create_owned(&which), value);
         match figure {
             ChannelMetric::Connected => level(&self.connected),
             ChannelMetric::Authorized => level(&self.authorized),

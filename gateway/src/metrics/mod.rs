@@ -123,7 +123,7 @@ pub(crate) struct ScrapedGauges {
 }
 
 /// Copies a counter maintained elsewhere. The value never decreases.
-pub(crate) fn keep(counter: &Counter, value: u64) {
+pub(crate) fn set_total(counter: &Counter, value: u64) {
     counter.inner().fetch_max(value, Ordering::Relaxed);
 }
 
@@ -170,7 +170,7 @@ impl Metrics {
     }
 
     /// Returns the metrics that are set at scrape time.
-    pub(crate) fn now(&self) -> &ScrapedGauges {
+    pub(crate) fn gauges(&self) -> &ScrapedGauges {
         &self.inner.levels
     }
 

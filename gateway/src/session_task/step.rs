@@ -157,7 +157,7 @@ impl SessionTask {
                 () = self.deps.stop.cancelled() => return TaskEnded::Yes,
                 () = tokio::time::sleep(Duration::from_millis(REBUILD_MS)) => {}
             }
-            let made = match self.deps.store.claim_again(self.fence.clone()).await {
+            let made = match self.deps.store.reclaim(self.fence.clone()).await {
                 Ok((snapshot, fence)) => {
                     self.fence = fence;
                     make(&self.deps, snapshot)

@@ -19,7 +19,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Superseded`]; as [`Store::claim`].
-    pub(crate) async fn claim_again(&self, fence: Fence) -> Result<(Snapshot, Fence), StoreError> {
+    pub(crate) async fn reclaim(&self, fence: Fence) -> Result<(Snapshot, Fence), StoreError> {
         self.claim_after(fence.session_key, Some(fence.epoch)).await
     }
 
