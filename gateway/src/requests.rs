@@ -70,8 +70,8 @@ impl AgentRequestExecutor {
         let at = row.ask.at;
         let supervisor = self.supervisor.clone();
         let recalled = Arc::default();
-        let serving = AgentRequestJob { row, again, roots, env, recalled: Arc::clone(&recalled) };
-        self.start(at, recalled, async move { WorkResult::Done(serve(&supervisor, serving).await) });
+        let job = AgentRequestJob { row, again, roots, env, recalled: Arc::clone(&recalled) };
+        self.start(at, recalled, async move { WorkResult::Done(serve(&supervisor, job).await) });
     }
 
     /// Inspects the target of a write.

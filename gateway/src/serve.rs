@@ -50,26 +50,26 @@ pub(crate) struct AgentRequestJob {
 ///
 /// # Errors
 /// Error for the agent.
-pub(crate) async fn serve<S>(supervisor: &S, serving: AgentRequestJob) -> Result<String, RpcError>
+pub(crate) async fn serve<S>(supervisor: &S, job: AgentRequestJob) -> Result<String, RpcError>
 where
     S: SupervisorCalls + Clone + Send + 'static,
 {
-    serve_within(supervisor, serving, DISCONNECTED_WAIT_MS).await
+    serve_within(supervisor, job, DISCONNECTED_WAIT_MS).await
 }
 
-async fn serve_within<S>(supervisor: &S, serving: AgentRequestJob, away_ms: u64) -> Result<String, RpcError>
+async fn serve_within<S>(supervisor: &S, job: AgentRequestJob, wait_ms: u64) -> Result<String, RpcError>
 where
     S: SupervisorCalls + Clone + Send + 'static,
 {
-    let (mut is_uncertain, mut patience) = (serving.again, ReconnectWait(away_ms));
+    let (mut is_uncertain, mut wait_budget) = (job.again, ReconnectWait(wait_ms));
     loop {
         // A write that may have started is only inspected.
-        let is_looking = is_uncertain && matches!(serving.row.ask.what, Wanted::FsWrite { .. });
-        if serving.recalled.load(Ordering::Relaxed) && !is_looking {
+        let is_looking = is_uncertain && matches!(job.row.ask.what, Wanted::FsWrite { .. });
+        if job.recalled.load(Ordering::Relaxed) && !is_looking {
             return Err(error(REFUSED, Reason::Stopped.refusal()));
         }
-        let outcome = attempt(supervisor, &serving, &mut is_uncertain).await;
-        if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
+        let outcome = attempt(supervisor, &job, &mut is_uncertain).await;
+        if !matches!(outcome, Err(TerminalError::Unavailable)) || !wait_budget.wait().await {
             return outcome.map_err(TerminalError::rpc);
         }
     }
@@ -91,21 +91,21 @@ impl ReconnectWait {
 /// Makes one attempt. `is_uncertain` is true if an earlier one may have written the file.
 async fn attempt<S>(
     supervisor: &S,
-    serving: &AgentRequestJob,
+    job: &AgentRequestJob,
     is_uncertain: &mut bool,
 ) -> Result<String, TerminalError>
 where
     S: SupervisorCalls + Clone + Send + 'static,
 {
-    let ours = async |terminal_id: &str| find(supervisor, serving.row.lease_id, terminal_id).await;
-    let project = Project { lease_id: serving.row.lease_id, roots: &serving.roots };
-    match &serving.row.ask.what {
+    let ours = async |terminal_id: &str| find(supervisor, job.row.lease_id, terminal_id).await;
+    let project = Project { lease_id: job.row.lease_id, roots: &job.roots };
+    match &job.row.ask.what {
         Wanted::FsRead { path, line, limit } => files::read(supervisor, project, path, (*line, *limit)).await,
         Wanted::FsWrite { path, content } => {
             files::write(supervisor, project, (path, content), is_uncertain).await
         }
         Wanted::TerminalCreate { .. } => {
-            let spawn = spawn_of(supervisor, project, serving).await?;
+            let spawn = spawn_of(supervisor, project, job).await?;
             terminal::create(supervisor, spawn).await
         }
         Wanted::TerminalOutput { terminal_id } => {
@@ -144,10 +144,10 @@ pub(crate) async fn inspect<S: SupervisorCalls>(
         return Err(error(INTERNAL_ERROR, "this is no request to write a file"));
     };
     let project = Project { lease_id: row.lease_id, roots };
-    let mut patience = ReconnectWait(DISCONNECTED_WAIT_MS);
+    let mut wait_budget = ReconnectWait(DISCONNECTED_WAIT_MS);
     loop {
         let outcome = files::inspect_target(supervisor, project, path, content).await;
-        if !matches!(outcome, Err(TerminalError::Unavailable)) || !patience.wait().await {
+        if !matches!(outcome, Err(TerminalError::Unavailable)) || !wait_budget.wait().await {
             return outcome.map_err(TerminalError::rpc);
         }
     }
@@ -156,22 +156,22 @@ pub(crate) async fn inspect<S: SupervisorCalls>(
 async fn spawn_of(
     supervisor: &impl SupervisorCalls,
     project: Project<'_>,
-    serving: &AgentRequestJob,
+    job: &AgentRequestJob,
 ) -> Result<Spawn, TerminalError> {
-    let Wanted::TerminalCreate { command, args, env, cwd, output_bytes_max } = &serving.row.ask.what else {
+    let Wanted::TerminalCreate { command, args, env, cwd, output_bytes_max } = &job.row.ask.what else {
         return Err(TerminalError::Rpc(error(INVALID_PARAMS, "this is no request for a terminal")));
     };
-    let lease_id = serving.row.intent.as_deref().and_then(|intent| LeaseId::parse(intent).ok());
+    let lease_id = job.row.intent.as_deref().and_then(|intent| LeaseId::parse(intent).ok());
     let without = || TerminalError::Rpc(error(INTERNAL_ERROR, "the terminal has no lease id"));
     let lease_id = lease_id.ok_or_else(without)?;
-    let wanted = cwd.as_deref().or(serving.roots.first().map(String::as_str)).unwrap_or_default();
+    let wanted = cwd.as_deref().or(job.roots.first().map(String::as_str)).unwrap_or_default();
     let (cwd, roots) = files::directory(supervisor, project, wanted).await?;
     let place = TerminalContext {
-        parent_lease_id: serving.row.lease_id,
-        session_key: &serving.row.session_key,
+        parent_lease_id: job.row.lease_id,
+        session_key: &job.row.session_key,
         roots,
         cwd,
-        env: &serving.env,
+        env: &job.env,
     };
     let command = TerminalCommand { command, args, env, output_bytes_max: *output_bytes_max };
     terminal::spawn_of(lease_id, place, &command).map_err(TerminalError::Rpc)

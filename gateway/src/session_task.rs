@@ -98,7 +98,7 @@ impl TaskEnded {
 }
 
 /// Serves one session until it is idle or superseded, or the gateway stops.
-pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, patience: LoadRetry) {
+pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, load_retry: LoadRetry) {
     // Subscribed before the configuration is first read, so that no change is missed.
     let reloads = deps.live.changes();
     let heartbeat = deps.metrics.actors().enter(key.as_str());
@@ -110,7 +110,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, 
                 deps.metrics.blocked_items().clear(&trouble(&key));
                 break loaded;
             }
-            Err(failure) if !is_load_retryable(&failure, patience) => {
+            Err(failure) if !is_load_retryable(&failure, load_retry) => {
                 tracing::error!(session_key = %key, %failure, "the actor cannot be made");
                 record_blocked_session(&deps, &key, &failure);
                 refuse_all(&deps, &key, queues, &failure).await;
@@ -154,8 +154,8 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, 
 
 /// True if creating the actor may succeed later without intervention. Unreadable database content stays
 /// unreadable: commands are refused, and each new command or start tries again.
-fn is_load_retryable(failure: &Failure, patience: LoadRetry) -> bool {
-    patience == LoadRetry::UntilStop && failure.code == Code::StoreUnavailable && !failure.needs_repair()
+fn is_load_retryable(failure: &Failure, load_retry: LoadRetry) -> bool {
+    load_retry == LoadRetry::UntilStop && failure.code == Code::StoreUnavailable && !failure.needs_repair()
 }
 
 /// Returns the name of a stopped session in the report of `doctor`.
@@ -188,8 +188,8 @@ async fn refuse_commands(deps: &Deps, key: &SessionKey, queues: &mut CommandQueu
 /// Refuses all queued commands. Returns true if one of them would have stopped the process.
 fn refuse_waiting(queues: &mut CommandQueues, failure: &Failure) -> bool {
     let mut stop = false;
-    for lane in [&mut queues.urgent, &mut queues.mailbox] {
-        while let Ok(ActorRequest { command, reply, .. }) = lane.try_recv() {
+    for queue in [&mut queues.urgent, &mut queues.mailbox] {
+        while let Ok(ActorRequest { command, reply, .. }) = queue.try_recv() {
             stop |= is_stop_command(&command);
             drop(reply.send(Err(failure.clone())));
         }
@@ -239,9 +239,7 @@ impl SessionTask {
             let woken = self.wait().await;
             self.heartbeat.begin();
             let ended = match woken {
-                TaskEvent::Command(envelope) => {
-                    self.on_command(envelope).await.or_else(|| self.end_refused())
-                }
+                TaskEvent::Command(request) => self.on_command(request).await.or_else(|| self.end_refused()),
                 TaskEvent::LookedUp(found) => self.on_looked_up(found).await.or_else(|| self.end_refused()),
                 TaskEvent::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,
                 TaskEvent::Call(None) => TaskEnded::No,
@@ -295,7 +293,7 @@ impl SessionTask {
         tokio::select! {
             biased;
             () = self.deps.stop.cancelled() => TaskEvent::Stop,
-            Some(envelope) = self.queues.urgent.recv() => TaskEvent::Command(envelope),
+            Some(request) = self.queues.urgent.recv() => TaskEvent::Command(request),
             // An agent with endless output must not delay the deadline for stopping it.
             () = tick => TaskEvent::Tick,
             Ok(()) = self.link.changed() => TaskEvent::Link,
@@ -303,7 +301,7 @@ impl SessionTask {
             Some(done) = self.calls.next(), if !self.calls.is_empty() => TaskEvent::Call(done),
             found = looked_up => TaskEvent::LookedUp(found),
             done = self.executor.next() => TaskEvent::Performed(done),
-            Some(envelope) = self.queues.mailbox.recv() => TaskEvent::Command(envelope),
+            Some(request) = self.queues.mailbox.recv() => TaskEvent::Command(request),
             items = news => TaskEvent::Feed(items),
             () = tokio::time::sleep(Duration::from_millis(QUIET_MS)), if quiet => TaskEvent::Quiet,
         }

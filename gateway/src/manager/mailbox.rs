@@ -40,13 +40,13 @@ impl Manager {
         for _ in 0..3 {
             let actor = self.actor(session);
             let (reply, answer) = oneshot::channel();
-            let envelope = ActorRequest { command: command.clone(), keyed: keyed.clone(), reply };
+            let request = ActorRequest { command: command.clone(), keyed: keyed.clone(), reply };
             let urgent = matches!(
-                envelope.command,
+                request.command,
                 Command::Cancel(_) | Command::Close(_) | Command::AnswerPermission { .. }
             );
-            let lane = if urgent { &actor.urgent } else { &actor.mailbox };
-            match lane.try_send(envelope) {
+            let queue = if urgent { &actor.urgent } else { &actor.mailbox };
+            match queue.try_send(request) {
                 Ok(()) => {
                     if let Ok(result) = answer.await {
                         return result;
@@ -74,18 +74,18 @@ impl Manager {
     }
 
     /// Like `actor`, with the retry policy of the creation.
-    pub(super) fn actor_with(&self, key: &SessionKey, patience: LoadRetry) -> ActorHandle {
+    pub(super) fn actor_with(&self, key: &SessionKey, load_retry: LoadRetry) -> ActorHandle {
         let mut actors = self.actors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
             return actor.clone();
         }
         actors.retain(|_, actor| !actor.mailbox.is_closed());
-        let (mailbox, mailbox_lane) = mpsc::channel(MAILBOX_MAX);
-        let (urgent, urgent_lane) = mpsc::channel(URGENT_MAX);
-        let queues = CommandQueues { mailbox: mailbox_lane, urgent: urgent_lane };
+        let (mailbox, mailbox_receiver) = mpsc::channel(MAILBOX_MAX);
+        let (urgent, urgent_receiver) = mpsc::channel(URGENT_MAX);
+        let queues = CommandQueues { mailbox: mailbox_receiver, urgent: urgent_receiver };
         let actor = ActorHandle { mailbox, urgent };
         actors.insert(key.clone(), actor.clone());
-        self.tasks.spawn(run(self.deps.clone(), key.clone(), queues, patience));
+        self.tasks.spawn(run(self.deps.clone(), key.clone(), queues, load_retry));
         actor
     }
 

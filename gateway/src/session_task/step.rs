@@ -34,8 +34,8 @@ pub(super) async fn close_lease_now(deps: &super::Deps, lease_id: LeaseId) {
 
 impl SessionTask {
     /// Handles a command: repeats the stored response if its key was used, else runs one step.
-    pub(super) async fn on_command(&mut self, envelope: ActorRequest) -> TaskEnded {
-        let ActorRequest { command, keyed, reply } = envelope;
+    pub(super) async fn on_command(&mut self, request: ActorRequest) -> TaskEnded {
+        let ActorRequest { command, keyed, reply } = request;
         if let Some(keyed) = &keyed {
             match self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await {
                 Ok(None) => self.deps.metrics.idempotency(verb(&keyed.scope), "fresh"),

@@ -222,9 +222,9 @@ pub(super) async fn leave_behind(
     crate::store::by_hand::set_clock(move || clock.now_ms());
     let (deps, _) = deps(store, &supervisor, config, dir, clock);
     let start = |(key, _)| {
-        let (mailbox, mailbox_lane) = channel(1);
-        let (urgent, urgent_lane) = channel(1);
-        let queues = CommandQueues { mailbox: mailbox_lane, urgent: urgent_lane };
+        let (mailbox, mailbox_receiver) = channel(1);
+        let (urgent, urgent_receiver) = channel(1);
+        let queues = CommandQueues { mailbox: mailbox_receiver, urgent: urgent_receiver };
         let deps = deps.clone();
         tokio::spawn(async move {
             run(deps, key, queues, LoadRetry::Once).await;
