@@ -38,7 +38,7 @@ pub(crate) struct Agents {
 
 /// Resolved command line of an agent on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct ResolvedCommand {
+struct ResolvedArgv {
     argv: Vec<String>,
     /// True if the program is a fetcher that downloads the agent.
     fetched: bool,
@@ -285,14 +285,14 @@ impl Agents {
     }
 
     /// Returns the first command line whose program exists, with the program as an absolute path.
-    fn find(&self, name: &AgentName, found: &LookupResults) -> Option<ResolvedCommand> {
+    fn find(&self, name: &AgentName, found: &LookupResults) -> Option<ResolvedArgv> {
         let commands = self.commands(name);
         let several = commands.len() > 1;
         commands.into_iter().find_map(|mut argv| {
             let program = argv.first_mut()?;
             let fetched = several && FETCHERS.contains(&program.as_str());
             program.clone_from(found.programs.get(program)?);
-            Some(ResolvedCommand { argv, fetched })
+            Some(ResolvedArgv { argv, fetched })
         })
     }
 
