@@ -61,7 +61,7 @@ pub(super) struct MachineState {
     /// The agent's modes.
     pub(super) modes: Modes,
     /// Wire format of config options.
-    #[serde(default, skip_serializing_if = "OptionWire::is_default")]
+    #[serde(default, skip_serializing_if = "OptionFormat::is_default")]
     pub(super) wire: OptionFormat,
     /// Changes requested by a person while the session is being opened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -78,7 +78,7 @@ pub(super) struct MachineState {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) changes: BTreeMap<u64, SetOption>,
     /// Open tool calls of the running turn.
-    #[serde(default, skip_serializing_if = "Calls::is_empty")]
+    #[serde(default, skip_serializing_if = "OpenToolCalls::is_empty")]
     pub(super) calls: OpenToolCalls,
     /// Unanswered requests of the agent, by the offset that identifies each.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
