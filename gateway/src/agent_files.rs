@@ -3,8 +3,10 @@
 //! The supervisor's helper works as the user and within the confinement of the agent's lease. A write is
 //! requested once (H3): if its reply is lost, the file is inspected and never written again.
 
-use crate::agent_terminal::{Supervise, TerminalError};
-use crate::core::host::{self, FileContent};
+use crate::agent_terminal::SupervisorCalls;
+use crate::agent_terminal::TerminalError;
+use crate::core::host;
+use crate::core::host::FileContent;
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
 use crate::core::link::RpcError;
 use crate::supervisor::CallError;
@@ -36,7 +38,7 @@ pub(crate) struct Project<'a> {
 /// # Errors
 /// [`TerminalError`].
 pub(crate) async fn read(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     path: &str,
     (line, limit): (Option<u64>, Option<u64>),
@@ -55,7 +57,7 @@ pub(crate) async fn read(
 /// # Errors
 /// [`TerminalError`].
 pub(crate) async fn write(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     (path, content): (&str, &str),
     is_uncertain: &mut bool,
@@ -92,7 +94,7 @@ pub(crate) async fn write(
 /// # Errors
 /// [`TerminalError`].
 pub(crate) async fn inspect(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     path: &str,
     text_bytes_max: u64,
@@ -109,7 +111,7 @@ pub(crate) async fn inspect(
 /// # Errors
 /// [`TerminalError`], as for the write.
 pub(crate) async fn inspect_target(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     path: &str,
     content: &str,
@@ -137,7 +139,7 @@ fn sha256(content: &str) -> String {
 /// # Errors
 /// [`TerminalError`].
 pub(crate) async fn directory(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     path: &str,
 ) -> Result<(String, Vec<String>), TerminalError> {
@@ -149,7 +151,7 @@ pub(crate) async fn directory(
 }
 
 async fn ask(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     op: FilesOp,
 ) -> Result<Result<FilesReply, FilesError>, TerminalError> {
@@ -157,7 +159,7 @@ async fn ask(
 }
 
 async fn call(
-    supervisor: &impl Supervise,
+    supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     op: FilesOp,
 ) -> Result<Result<FilesReply, FilesError>, CallError> {

@@ -1,17 +1,19 @@
 //! Known agents and how to start them: configuration over the built-in presets over defaults. The environment
 //! is an argument, so that the variables an agent receives are decided in one place and testable. No I/O
-//! happens here: [`Agents::lookup`] names the paths to look up, and decisions take the [`Findings`].
+//! happens here: [`Agents::lookup`] names the paths to look up, and decisions take the [`LookupResults`].
 
 use crate::api::AgentView;
 use crate::config::check::RESERVED_ENV;
-use crate::config::{Agent, Config};
-use crate::core::actor::{ActorLimits, AgentProfile};
+use crate::config::AgentConfig;
+use crate::config::Config;
+use crate::core::actor::ActorLimits;
+use crate::core::actor::AgentProfile;
 use crate::core::mcp;
 use crate::core::policy::{EffectivePolicy, PolicyScope};
 use crate::core::preset::{DEFAULT, PRESETS, Preset, find};
 use crate::error::Failure;
-use crate::live::Live;
-use crate::lookup::{Findings, Lookup};
+use crate::live::LiveConfig;
+use crate::lookup::{LookupRequest, LookupResults};
 use acp_shared::codes::Code;
 use acp_shared::files::FilesError;
 use acp_shared::ids::AgentName;
@@ -31,14 +33,14 @@ const FETCHERS: [&str; 2] = ["npx", "uvx"];
 /// Agents of this gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct Agents {
-    live: Live,
+    live: LiveConfig,
     env: Vec<(String, String)>,
     demo: Vec<String>,
 }
 
 /// Resolved command line of an agent on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Found {
+struct ResolvedArgv {
     argv: Vec<String>,
     /// True if the program is a fetcher that downloads the agent.
     fetched: bool,
@@ -47,7 +49,7 @@ struct Found {
 impl Agents {
     /// Creates the agents of a configuration. `env` is the environment of the gateway, `exe` the path of this
     /// program, `state_dir` the gateway's state directory.
-    pub(crate) fn new(live: Live, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
+    pub(crate) fn new(live: LiveConfig, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let demo = vec![text(exe), "demo-agent".to_owned(), "--state-dir".to_owned(), text(state_dir)];
         Self { live, env, demo }
@@ -55,27 +57,32 @@ impl Agents {
 
     /// Returns the programs and directories to look up before an agent is started in these directories.
     /// Without a `cwd`, the default working directory is included.
-    pub(crate) fn lookup(&self, name: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
+    pub(crate) fn lookup(
+        &self,
+        name: &AgentName,
+        cwd: Option<&str>,
+        directories: &[String],
+    ) -> LookupRequest {
         let policy = self.policy(name);
         let roots = policy.workspace_roots.value.iter().chain(&policy.cwd_roots.value);
-        let cwd = self.wanted_cwd(&policy, cwd);
+        let cwd = self.requested_cwd(&policy, cwd);
         let paths =
             roots.chain(&cwd).filter_map(|path| path.to_str()).chain(directories.iter().map(String::as_str));
         let directories = paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect();
-        Lookup { directories, ..self.lookup_programs([name]) }
+        LookupRequest { directories, ..self.lookup_programs([name]) }
     }
 
     /// Returns the programs to look up for [`Agents::list`].
-    pub(crate) fn lookup_all(&self) -> Lookup {
+    pub(crate) fn lookup_all(&self) -> LookupRequest {
         self.lookup_programs(&self.names())
     }
 
-    fn lookup_programs<'a>(&self, names: impl IntoIterator<Item = &'a AgentName>) -> Lookup {
+    fn lookup_programs<'a>(&self, names: impl IntoIterator<Item = &'a AgentName>) -> LookupRequest {
         let commands = names.into_iter().flat_map(|name| self.commands(name));
-        Lookup {
+        LookupRequest {
             programs: commands.filter_map(|command| command.into_iter().next()).collect(),
             search: self.var("PATH").unwrap_or_default().to_owned(),
-            ..Lookup::default()
+            ..LookupRequest::default()
         }
     }
 
@@ -83,7 +90,7 @@ impl Agents {
     ///
     /// # Errors
     /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the allow-list, or not installed; the message says which.
-    pub(crate) fn profile(&self, name: &AgentName, found: &Findings) -> Result<AgentProfile, Failure> {
+    pub(crate) fn profile(&self, name: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
         let profile = self.configured(name)?;
         let refuse = |why: String| Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
         let Some(command) = self.find(name, found) else {
@@ -169,17 +176,17 @@ impl Agents {
         &self,
         agent: &AgentName,
         asked: Option<&str>,
-        found: &Findings,
+        found: &LookupResults,
     ) -> Result<String, Failure> {
         let policy = self.policy(agent);
-        let Some(asked) = self.wanted_cwd(&policy, asked) else {
+        let Some(asked) = self.requested_cwd(&policy, asked) else {
             let text = "No working directory was named.";
             return Err(Failure::new(Code::CwdNotAllowed, text).origin("gateway"));
         };
         allowed_directory(&policy, "working directory", &asked, found)
     }
 
-    fn wanted_cwd(&self, policy: &EffectivePolicy, asked: Option<&str>) -> Option<PathBuf> {
+    fn requested_cwd(&self, policy: &EffectivePolicy, asked: Option<&str>) -> Option<PathBuf> {
         let configured = || policy.default_cwd.value.clone();
         let home = || self.var("HOME").map(PathBuf::from);
         asked.map(PathBuf::from).or_else(configured).or_else(home)
@@ -193,7 +200,7 @@ impl Agents {
         &self,
         agent: &AgentName,
         asked: &str,
-        found: &Findings,
+        found: &LookupResults,
     ) -> Result<String, Failure> {
         allowed_directory(&self.policy(agent), "additional directory", Path::new(asked), found)
     }
@@ -203,7 +210,7 @@ impl Agents {
     }
 
     /// Returns every agent, configured ones and the demo first.
-    pub(crate) fn list(&self, found: &Findings) -> Vec<AgentView> {
+    pub(crate) fn list(&self, found: &LookupResults) -> Vec<AgentView> {
         self.names().iter().map(|name| self.view(name, found)).collect()
     }
 
@@ -211,7 +218,7 @@ impl Agents {
         names(&self.live.now().config)
     }
 
-    fn view(&self, name: &AgentName, found: &Findings) -> AgentView {
+    fn view(&self, name: &AgentName, found: &LookupResults) -> AgentView {
         let (_, preset) = self.settings(name);
         let found = self.find(name, found);
         let fetched = found.as_ref().is_some_and(|found| found.fetched);
@@ -243,7 +250,7 @@ impl Agents {
         }
     }
 
-    fn settings(&self, name: &AgentName) -> (Agent, Preset) {
+    fn settings(&self, name: &AgentName) -> (AgentConfig, Preset) {
         let agent = self.live.now().config.agents.get(name).cloned().unwrap_or_default();
         (agent, find(name.as_str()).copied().unwrap_or(DEFAULT))
     }
@@ -283,14 +290,14 @@ impl Agents {
     }
 
     /// Returns the first command line whose program exists, with the program as an absolute path.
-    fn find(&self, name: &AgentName, found: &Findings) -> Option<Found> {
+    fn find(&self, name: &AgentName, found: &LookupResults) -> Option<ResolvedArgv> {
         let commands = self.commands(name);
         let several = commands.len() > 1;
         commands.into_iter().find_map(|mut argv| {
             let program = argv.first_mut()?;
             let fetched = several && FETCHERS.contains(&program.as_str());
             program.clone_from(found.programs.get(program)?);
-            Some(Found { argv, fetched })
+            Some(ResolvedArgv { argv, fetched })
         })
     }
 
@@ -298,7 +305,7 @@ impl Agents {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    fn environment(&self, agent: &Agent, preset: &Preset, allow: &[String]) -> Vec<(String, String)> {
+    fn environment(&self, agent: &AgentConfig, preset: &Preset, allow: &[String]) -> Vec<(String, String)> {
         let patterns: Vec<&str> = ENV_ALLOWED.into_iter().chain(allow.iter().map(String::as_str)).collect();
         let allowed = |name: &str| {
             patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -332,7 +339,7 @@ fn allowed_directory(
     policy: &EffectivePolicy,
     what: &str,
     asked: &Path,
-    found: &Findings,
+    found: &LookupResults,
 ) -> Result<String, Failure> {
     let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
     let shown = asked.display();
@@ -366,13 +373,13 @@ fn allowed_directory(
 
 /// Returns the additional directories that the configuration gives every session of an agent, without
 /// non-UTF-8 ones.
-fn configured_directories(config: &Config, agent: &Agent) -> Vec<String> {
+fn configured_directories(config: &Config, agent: &AgentConfig) -> Vec<String> {
     let all = config.acp.additional_directories.iter().chain(&agent.additional_directories);
     all.filter_map(|path| path.to_str().map(str::to_owned)).collect()
 }
 
 impl crate::session_task::Profiles for Agents {
-    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> Lookup {
+    fn lookup(&self, agent: &AgentName, cwd: Option<&str>, directories: &[String]) -> LookupRequest {
         Self::lookup(self, agent, cwd, directories)
     }
 
@@ -380,7 +387,7 @@ impl crate::session_task::Profiles for Agents {
         Self::configured(self, agent)
     }
 
-    fn profile(&self, agent: &AgentName, found: &Findings) -> Result<AgentProfile, Failure> {
+    fn profile(&self, agent: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
         Self::profile(self, agent, found)
     }
 
@@ -388,11 +395,11 @@ impl crate::session_task::Profiles for Agents {
         Self::default_agent(self)
     }
 
-    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &Findings) -> Result<String, Failure> {
+    fn cwd(&self, agent: &AgentName, asked: Option<&str>, found: &LookupResults) -> Result<String, Failure> {
         Self::cwd(self, agent, asked, found)
     }
 
-    fn directory(&self, agent: &AgentName, asked: &str, found: &Findings) -> Result<String, Failure> {
+    fn directory(&self, agent: &AgentName, asked: &str, found: &LookupResults) -> Result<String, Failure> {
         Self::directory(self, agent, asked, found)
     }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
     let inputs = Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() };
     let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    Agents::new(Live::new(load(inputs).unwrap()), env, Path::new("/bin/sh"), dir)
+    Agents::new(LiveConfig::new(load(inputs).unwrap()), env, Path::new("/bin/sh"), dir)
 }
 
 /// An agent's profile with what this machine has.

@@ -14,9 +14,9 @@ mod tries;
 
 use crate::channel::Channels;
 use crate::core::rows::{BindingStatus, Verbosity};
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::metrics::Metrics;
-use crate::store::delivery::{self as rows, Due};
+use crate::store::delivery::{self as rows, DueBinding};
 use crate::store::{Store, buttons, cards as card_rows, now_ms};
 use acp_shared::ids::BindingId;
 use pass::Pass;
@@ -72,7 +72,7 @@ type Marks = BTreeMap<BindingId, Mark>;
 pub(crate) async fn run(
     store: Store,
     channels: Channels,
-    live: Live,
+    live: LiveConfig,
     metrics: Metrics,
     stop: CancellationToken,
 ) {
@@ -144,7 +144,7 @@ fn rest(took: Duration) -> Duration {
 }
 
 async fn add_owing(store: &Store, marks: &mut Marks) {
-    match store.read("delivery_owing", rows::owing).await {
+    match store.read("delivery_owing", rows::ended_with_pending).await {
         Ok(found) => {
             for due in found {
                 marks.entry(due.binding.binding_id).or_default();
@@ -161,7 +161,7 @@ async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
     let is_more = times.is_multiple_of(TIDY_TIMES);
     *times = times.wrapping_add(1);
     let read = move |db: &_| {
-        let mut found = card_rows::left_open(db, now_ms())?;
+        let mut found = card_rows::due_folds(db, now_ms())?;
         if is_more {
             found.extend(buttons::bindings(db, now_ms())?);
         }
@@ -181,12 +181,14 @@ async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
     is_any
 }
 
-async fn look(store: &Store, marks: &Marks) -> Vec<Due> {
+async fn look(store: &Store, marks: &Marks) -> Vec<DueBinding> {
     let known: Vec<BindingId> = marks.keys().copied().collect();
-    store.read("delivery_look", move |db| rows::looked_after(db, &known)).await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "delivery cannot read the bindings");
-        Vec::new()
-    })
+    store.read("delivery_look", move |db| rows::delivering_bindings(db, &known)).await.unwrap_or_else(
+        |error| {
+            tracing::warn!(%error, "delivery cannot read the bindings");
+            Vec::new()
+        },
+    )
 }
 
 /// Tasks of bindings, with the binding of each, to find it after a panic too.

@@ -12,8 +12,9 @@ use crate::core::lines::{LINE_BYTES_MAX, LineSplitter};
 use crate::core::link::{AgentRequestKind, BackendMachine, BackendStep, StartSessionParams, SubmitParams};
 use crate::core::project::{ChannelFeatures, RenderData, RunDigest, Style, render_row};
 use crate::core::rows::RunMode;
-use crate::core::split::{MessageLimit, Unit};
-use crate::runtime::direct::DirectLink;
+use crate::core::split::MessageLimit;
+use crate::core::split::Unit;
+use crate::runtime::direct::DirectMachine;
 use acp_shared::ids::{BindingId, LeaseId, RunId, SessionKey};
 use serde_json::{Value, json};
 
@@ -99,9 +100,9 @@ fn run_id() -> RunId {
 }
 
 /// Returns a backend machine with an open session and a running turn.
-fn running() -> DirectLink {
+fn running() -> DirectMachine {
     let lease_id = LeaseId::parse(ID).expect("a lease id");
-    let mut link = DirectLink::open(None).expect("a fresh machine");
+    let mut link = DirectMachine::open(None).expect("a fresh machine");
     link.start_session(&StartSessionParams {
         lease_id,
         cwd: "/w".to_owned(),
@@ -125,16 +126,16 @@ fn running() -> DirectLink {
 
 /// Returns the steps of a stream, read by one machine up to byte `cut` and then by one restored from its
 /// saved state.
-fn read(mut link: DirectLink, stream: &[u8], cut: usize) -> Vec<BackendStep> {
+fn read(mut link: DirectMachine, stream: &[u8], cut: usize) -> Vec<BackendStep> {
     let mut steps = Vec::new();
     let mut lines = LineSplitter::new(0, LINE_BYTES_MAX);
     let (before, after) = stream.split_at(cut);
-    let mut feed = |link: &mut DirectLink, offset: usize, bytes: &[u8]| {
+    let mut feed = |link: &mut DirectMachine, offset: usize, bytes: &[u8]| {
         let read = lines.push(offset as u64, bytes, |at, line| steps.extend(link.stream(at, line)));
         read.expect("a stream without gaps and below the limit");
     };
     feed(&mut link, 0, before);
-    let mut link = DirectLink::open(Some(&link.save())).expect("a saved machine");
+    let mut link = DirectMachine::open(Some(&link.save())).expect("a saved machine");
     feed(&mut link, cut, after);
     steps
 }

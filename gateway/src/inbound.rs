@@ -26,7 +26,7 @@ use crate::error::Failure;
 use crate::http::service::Service;
 use crate::manager::{self, PromptRequest};
 use crate::metrics::Metrics;
-use crate::store::inbox::{self, Answer, Inbound, InboxRow, Outcome, Whose};
+use crate::store::inbox::{self, Inbound, InboxRow, MessageOwner, Outcome, ReplyRoute};
 use crate::store::{Store, commands, console, now_ms, said};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -191,7 +191,7 @@ fn check(inbound: &Inbound) -> Result<(), Failure> {
 /// or the gateway is shutting down and the next one continues.
 fn is_for_later(failure: &Failure) -> bool {
     let is_ending = failure.detail_code.as_deref() == Some(manager::ENDING);
-    is_ending || (failure.code == Code::StoreUnavailable && !failure.is_for_repair())
+    is_ending || (failure.code == Code::StoreUnavailable && !failure.needs_repair())
 }
 
 /// Returns the key of a conversation's queue, which does not depend on the optional parent.
@@ -270,7 +270,7 @@ impl Inner {
             return Ok(false);
         }
         let (at, message_id) = (inbound.conversation.clone(), inbound.message_id.clone());
-        let look = self.store.read("said", move |db| said::is_own(db, &at, &message_id));
+        let look = self.store.read("said", move |db| said::is_own_message(db, &at, &message_id));
         look.await.map_err(Failure::from)
     }
 
@@ -278,7 +278,7 @@ impl Inner {
     /// it: a typed command without a mention.
     fn rivals(&self, inbound: &Inbound) -> Vec<Beside> {
         let at = &inbound.conversation;
-        let is_typed = inbound.answer == Answer::ByMessage && command::parse(&inbound.text).is_some();
+        let is_typed = inbound.answer == ReplyRoute::ByMessage && command::parse(&inbound.text).is_some();
         let is_shared = || self.channels.get(at).is_ok_and(|channel| channel.shares_conversations());
         if is_typed && is_shared() { self.channels.beside(at) } else { Vec::new() }
     }
@@ -302,10 +302,10 @@ impl Inner {
         let rivals = self.rivals(inbound);
         let insert = move |tx: &crate::store::Tx<'_>| {
             let accounts: Vec<&str> = rivals.iter().map(|other| other.account_id.as_str()).collect();
-            let other = match inbox::whose(tx, &said, &accounts)? {
-                Whose::Own => None,
-                Whose::Taken => return Ok(None),
-                Whose::Other { number, has_own } => match rivals.get(number) {
+            let other = match inbox::message_owner(tx, &said, &accounts)? {
+                MessageOwner::Own => None,
+                MessageOwner::Taken => return Ok(None),
+                MessageOwner::Other { number, has_own } => match rivals.get(number) {
                     Some(other) if !has_own && other.deaf.is_none() => return Ok(None),
                     other => other.cloned(),
                 },
@@ -380,8 +380,9 @@ impl Inner {
                 }
                 // The destination stays fixed even if the conversation is bound elsewhere before that.
                 let to = session_key.clone();
-                let keep =
-                    move |tx: &crate::store::Tx<'_>| commands::once(tx, ROUTED, &key, || Ok(to)).map(drop);
+                let keep = move |tx: &crate::store::Tx<'_>| {
+                    commands::run_once(tx, ROUTED, &key, || Ok(to)).map(drop)
+                };
                 self.bindings.touch(binding_id, now_ms(), keep).await?;
                 let said = (RunMode::Prompt, inbound.text.clone(), files);
                 submit(self.service.as_ref(), inbound, &session_key, said).await

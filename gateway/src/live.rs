@@ -2,8 +2,9 @@
 //! keys that are read once at start ([`reload`]).
 
 use crate::config::Config;
-use crate::config::load::Loaded;
-use crate::config::reload::{self, Changes};
+use crate::config::load::LoadedConfig;
+use crate::config::reload;
+use crate::config::reload::ReloadChanges;
 use crate::core::actor::ActorLimits;
 use crate::core::lines::LINE_BYTES_MAX;
 use crate::core::policy::{self, EffectivePolicy, PolicyScope, effective_policy};
@@ -20,20 +21,20 @@ const ALIVE_MS: u64 = 60_000;
 
 /// Live configuration. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Live {
-    now: Arc<watch::Sender<Arc<Loaded>>>,
-    started: Arc<Loaded>,
+pub(crate) struct LiveConfig {
+    now: Arc<watch::Sender<Arc<LoadedConfig>>>,
+    started: Arc<LoadedConfig>,
 }
 
-impl Live {
+impl LiveConfig {
     /// Starts with the configuration loaded at start.
-    pub(crate) fn new(loaded: Loaded) -> Self {
+    pub(crate) fn new(loaded: LoadedConfig) -> Self {
         let started = Arc::new(loaded);
         Self { now: Arc::new(watch::Sender::new(Arc::clone(&started))), started }
     }
 
     /// Returns the current configuration.
-    pub(crate) fn now(&self) -> Arc<Loaded> {
+    pub(crate) fn now(&self) -> Arc<LoadedConfig> {
         Arc::clone(&self.now.borrow())
     }
 
@@ -42,8 +43,8 @@ impl Live {
         &self.started.config
     }
 
-    /// Returns a receiver that is notified by every [`Live::replace`].
-    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Loaded>> {
+    /// Returns a receiver that is notified by every [`LiveConfig::replace`].
+    pub(crate) fn changes(&self) -> watch::Receiver<Arc<LoadedConfig>> {
         self.now.subscribe()
     }
 
@@ -51,7 +52,7 @@ impl Live {
     ///
     /// # Errors
     /// A configuration cannot be serialized, a bug of this program; nothing has changed then.
-    pub(crate) fn replace(&self, next: Loaded) -> Result<Changes, serde_json::Error> {
+    pub(crate) fn replace(&self, next: LoadedConfig) -> Result<ReloadChanges, serde_json::Error> {
         let changes = reload::changes(&self.started, &self.now(), &next)?;
         self.now.send_replace(Arc::new(next));
         Ok(changes)

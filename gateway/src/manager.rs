@@ -21,12 +21,12 @@ use crate::core::rows::{ConversationRef, NonInteractive, PermissionMode, Session
 use crate::core::session::Ending;
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::lookup::look_up_soon;
-use crate::session_task::{Deps, Patience, replay};
+use crate::lookup::look_up_with_timeout;
+use crate::session_task::{Deps, LoadRetry, replay};
 use crate::store::{StoreError, bindings, sessions};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
-use mailbox::Actor;
+use mailbox::ActorHandle;
 pub(crate) use mailbox::ENDING;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -39,7 +39,7 @@ pub(crate) struct Manager {
     deps: Deps,
     /// Gateway instance that owns the sessions.
     instance_id: GatewayInstanceId,
-    actors: Mutex<HashMap<SessionKey, Actor>>,
+    actors: Mutex<HashMap<SessionKey, ActorHandle>>,
     tasks: TaskTracker,
 }
 
@@ -68,7 +68,7 @@ impl Manager {
             self.actor(session_key);
         }
         for session_key in &plan.eager {
-            self.actor_with(session_key, Patience::Once);
+            self.actor_with(session_key, LoadRetry::Once);
         }
         tracing::info!(
             now = plan.now.len(),
@@ -105,14 +105,14 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
         let keyed = keyed("prompt", session, &key, &request);
-        let (policy, room) = self.room_to_wake(session).await?;
+        let (policy, room) = self.wake_limits(session).await?;
         let (caps, refused) = match (self.deps.live.policy(&PolicyScope::default()).may_prompt(), room) {
             (Err(refusal), _) | (Ok(()), Err(refusal)) => (None, Some(refusal)),
             (Ok(()), Ok(caps)) => (caps.map(Box::new), None),
         };
         let command = ActorCommand::Prompt { run_id: RunId::mint(), request, key, caps };
         let answered = match refused {
-            Some(refusal) => self.answered_before(&command, keyed.as_ref(), refusal).await,
+            Some(refusal) => self.stored_response(&command, keyed.as_ref(), refusal).await,
             None => self.ask(session, command, keyed).await.map_err(|failure| at_cap(failure, &policy)),
         };
         match answered? {
@@ -186,7 +186,7 @@ impl Manager {
             return Ok(SessionStatus { discarded: request.discard.then_some(false), ..now });
         }
         let keyed = keyed("close", session, &key, &(request.ending, request.discard));
-        self.ask_now(session, ActorCommand::Close(request), keyed).await
+        self.request_session_state(session, ActorCommand::Close(request), keyed).await
     }
 
     /// True if the session has a static binding.
@@ -208,7 +208,7 @@ impl Manager {
         seen_ms: u64,
         closes: bool,
     ) -> Result<SessionStatus, Failure> {
-        self.ask_now(session, ActorCommand::Expire { expiry, seen_ms, closes }, None).await
+        self.request_session_state(session, ActorCommand::Expire { expiry, seen_ms, closes }, None).await
     }
 
     /// Starts a new conversation of the agent with the next prompt; the session and its journal stay.
@@ -221,7 +221,7 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<SessionStatus, Failure> {
         let keyed = keyed("new", session, &key, &"");
-        self.ask_now(session, ActorCommand::NewConversation, keyed).await
+        self.request_session_state(session, ActorCommand::NewConversation, keyed).await
     }
 
     /// Changes one of a session's settings: sent to its agent now if it runs, and stored for later agents.
@@ -237,21 +237,21 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<SessionStatus, Failure> {
         let keyed = keyed("option", session, &key, &setting);
-        let answered = match self.checked(session, setting.clone()).await {
+        let answered = match self.validate_setting(session, setting.clone()).await {
             Ok(setting) => self.ask(session, ActorCommand::Set(setting), keyed).await,
-            Err(refusal) => self.answered_before(&ActorCommand::Set(setting), keyed.as_ref(), refusal).await,
+            Err(refusal) => self.stored_response(&ActorCommand::Set(setting), keyed.as_ref(), refusal).await,
         };
-        now_of(answered)
+        session_now(answered)
     }
 
     /// Validates the part of a setting that needs the file system.
-    async fn checked(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
+    async fn validate_setting(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
         let Setting::Cwd(asked) = setting else { return Ok(setting) };
         setting_cwd(&asked)?;
         let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
         let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
         let lookup = self.deps.profiles.lookup(&row.agent, Some(&asked), &[]);
-        let found = look_up_soon(&self.deps.supervisor, &lookup).await?;
+        let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         Ok(Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked), &found)?))
     }
 
@@ -260,7 +260,7 @@ impl Manager {
     ///
     /// # Errors
     /// `refusal` if no response is stored; `ACP_IDEMPOTENCY_CONFLICT`, `ACP_STORE_UNAVAILABLE`.
-    async fn answered_before(
+    async fn stored_response(
         &self,
         command: &ActorCommand,
         keyed: Option<&IdempotencyRecord>,
@@ -278,12 +278,12 @@ impl Manager {
     ///
     /// # Errors
     /// The store cannot be read. Inside: `ACP_LIMIT_REACHED`.
-    async fn room_to_wake(
+    async fn wake_limits(
         &self,
         session: &SessionKey,
     ) -> Result<(EffectivePolicy, Result<Option<SessionLimits>, Failure>), Failure> {
         let key = session.clone();
-        let rest = self.deps.store.read("rest", move |db| sessions::rest(db, &key)).await;
+        let rest = self.deps.store.read("rest", move |db| sessions::session_usage(db, &key)).await;
         let rest = rest.map_err(Failure::from)?;
         let account = rest.as_ref().and_then(|rest| rest.account.clone());
         let at = account.map(|(channel, account_id)| ConversationRef {
@@ -295,7 +295,7 @@ impl Manager {
         let policy = self.deps.live.policy(&PolicyScope::of(at.as_ref()));
         let Some(rest) = rest else { return Ok((policy, Ok(None))) };
         let caps = caps_of(&policy, at.as_ref());
-        if !rest.asleep {
+        if !rest.is_idle {
             return Ok((policy, Ok(Some(caps))));
         }
         let asked = caps.clone();
@@ -328,17 +328,17 @@ impl Manager {
         self.ask(session, command, keyed).await.map(|_| ())
     }
 
-    async fn ask_now(
+    async fn request_session_state(
         &self,
         session: &SessionKey,
         command: ActorCommand,
         keyed: Option<IdempotencyRecord>,
     ) -> Result<SessionStatus, Failure> {
-        now_of(self.ask(session, command, keyed).await)
+        session_now(self.ask(session, command, keyed).await)
     }
 }
 
-fn now_of(answered: Result<CommandReply, Failure>) -> Result<SessionStatus, Failure> {
+fn session_now(answered: Result<CommandReply, Failure>) -> Result<SessionStatus, Failure> {
     match answered? {
         CommandReply::Session(now) => Ok(now),
         CommandReply::Prompt(_) | CommandReply::Cancel(_) | CommandReply::Queued(_) | CommandReply::Done => {

@@ -4,16 +4,18 @@
 use super::*;
 use crate::agents::Agents;
 use crate::clock::Clock;
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::Inputs;
+use crate::config::load::LoadedConfig;
+use crate::config::load::load;
 use crate::core::request::StaticSessionParams;
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::{Durability, Store, bindings};
-use crate::supervisor::by_hand::looking_up;
+use crate::supervisor::by_hand::local_lookup_supervisor;
 use crate::tests::{binding_row, conversation, eventually, said, session_row, spawn, wanted};
 use acp_shared::ids::AgentName;
 use futures_util::future::join_all;
@@ -25,13 +27,13 @@ use tokio_util::sync::CancellationToken;
 struct World {
     dir: TempDir,
     store: Store,
-    live: Live,
+    live: LiveConfig,
     registry: Arc<Registry>,
     manager: Manager,
     stop: CancellationToken,
 }
 
-fn read(text: &str) -> Loaded {
+fn read(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 
@@ -43,10 +45,10 @@ fn over(dir: TempDir, text: &str) -> World {
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
     let stop = CancellationToken::new();
     let instance_id = GatewayInstanceId::mint();
-    let supervisor = looking_up();
+    let supervisor = local_lookup_supervisor();
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
-    let live = Live::new(read(text));
+    let live = LiveConfig::new(read(text));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Agents::new(live.clone(), env, Path::new("/bin/sh"), dir.path());
     let deps = Deps {

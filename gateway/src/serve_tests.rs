@@ -19,7 +19,7 @@ impl Session {
         Self { agent: LeaseId::mint(), fake: Arc::default() }
     }
 
-    fn serving(&self, what: AgentRequestKind, intent: Option<String>, again: bool) -> Serving {
+    fn job(&self, what: AgentRequestKind, intent: Option<String>, again: bool) -> AgentRequestJob {
         let ask = AgentRequest { at: 0, run_id: None, method: String::new(), params: String::new(), what };
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let row = AgentRequestRow {
@@ -30,7 +30,7 @@ impl Session {
             intent,
         };
         let env = vec![("PATH".to_owned(), "/bin".to_owned())];
-        Serving { row, again, roots: vec![CWD.to_owned()], env, recalled: Arc::default() }
+        AgentRequestJob { row, again, roots: vec![CWD.to_owned()], env, recalled: Arc::default() }
     }
 
     async fn serve(&self, what: AgentRequestKind, again: bool) -> Result<Value, RpcError> {
@@ -38,7 +38,7 @@ impl Session {
             AgentRequestKind::TerminalCreate { .. } => Some(LeaseId::mint().to_string()),
             _ => None,
         };
-        let result = serve(&self.fake, self.serving(what, intent, again)).await;
+        let result = serve(&self.fake, self.job(what, intent, again)).await;
         result.map(|text| serde_json::from_str(&text).unwrap())
     }
 }
@@ -107,11 +107,11 @@ async fn a_terminal_that_is_asked_for_again_is_the_same_one() {
     let session = Session::new();
     let id = LeaseId::mint();
     for again in [false, true] {
-        let serving = session.serving(create("make"), Some(id.to_string()), again);
-        assert_eq!(serve(&session.fake, serving).await.unwrap(), format!(r#"{{"terminalId":"{id}"}}"#));
+        let job = session.job(create("make"), Some(id.to_string()), again);
+        assert_eq!(serve(&session.fake, job).await.unwrap(), format!(r#"{{"terminalId":"{id}"}}"#));
     }
     assert_eq!(session.fake.terminals.lock().unwrap().len(), 1);
-    let without = session.serving(create("make"), None, false);
+    let without = session.job(create("make"), None, false);
     assert_eq!(serve(&session.fake, without).await.unwrap_err().code, INTERNAL_ERROR);
 }
 
@@ -120,8 +120,8 @@ async fn a_supervisor_that_is_away_is_waited_for_and_not_for_ever() {
     let session = Session::new();
     for (away_for, served) in [(3, true), (u32::MAX, false)] {
         session.fake.away_for.store(away_for, std::sync::atomic::Ordering::Relaxed);
-        let serving = session.serving(create("make"), Some(LeaseId::mint().to_string()), false);
-        assert_eq!(serve_within(&session.fake, serving, 4 * AGAIN_MS).await.is_ok(), served);
+        let job = session.job(create("make"), Some(LeaseId::mint().to_string()), false);
+        assert_eq!(serve_within(&session.fake, job, 4 * RETRY_MS).await.is_ok(), served);
     }
 }
 
@@ -132,11 +132,11 @@ async fn what_is_recalled_before_it_is_sent_is_never_done() {
     for what in [write, create("make")] {
         let session = Session::new();
         session.fake.away_for.store(3, Ordering::Relaxed);
-        let serving = session.serving(what, Some(LeaseId::mint().to_string()), false);
-        let recalled = Arc::clone(&serving.recalled);
-        let served = serve_within(&session.fake, serving, 100 * AGAIN_MS);
+        let job = session.job(what, Some(LeaseId::mint().to_string()), false);
+        let recalled = Arc::clone(&job.recalled);
+        let served = serve_within(&session.fake, job, 100 * RETRY_MS);
         let recall = async {
-            tokio::time::sleep(Duration::from_millis(AGAIN_MS / 2)).await;
+            tokio::time::sleep(Duration::from_millis(RETRY_MS / 2)).await;
             recalled.store(true, Ordering::Relaxed);
         };
         let (served, ()) = tokio::join!(served, recall);
@@ -152,7 +152,7 @@ async fn what_is_recalled_after_it_was_begun_is_looked_at() {
     let session = Session::new();
     session.fake.disk.files.lock().unwrap().insert("/project/a".to_owned(), "x".to_owned());
     let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
-    let serving = session.serving(write, None, true);
-    serving.recalled.store(true, Ordering::Relaxed);
-    assert_eq!(serve(&session.fake, serving).await.unwrap(), "{}");
+    let job = session.job(write, None, true);
+    job.recalled.store(true, Ordering::Relaxed);
+    assert_eq!(serve(&session.fake, job).await.unwrap(), "{}");
 }

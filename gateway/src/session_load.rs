@@ -5,8 +5,8 @@ use crate::core::effect::{ActorFence, ActorSnapshot};
 use crate::core::link::BackendMachine;
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
-use crate::lookup::{Findings, Lookup};
-use crate::runtime::missing::MissingLink;
+use crate::lookup::{LookupRequest, LookupResults};
+use crate::runtime::missing::UnavailableMachine;
 use crate::session_task::Deps;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -34,12 +34,12 @@ pub(crate) fn make(deps: &Deps, snapshot: ActorSnapshot) -> Result<Actor, Failur
     // Without the backend state the output cannot be parsed: the agent is ended, and replaced by a new one.
     let (link, backend_state_lost): (Box<dyn BackendMachine>, bool) =
         match deps.registry.get(&snapshot.session.backend) {
-            Some(backend) => match backend.link(saved).map_err(unreadable) {
+            Some(backend) => match backend.machine(saved).map_err(unreadable) {
                 Ok(link) => (link, false),
-                Err(_) => (backend.link(None).map_err(unreadable)?, true),
+                Err(_) => (backend.machine(None).map_err(unreadable)?, true),
             },
             // The session can still be closed; its profile refuses a start.
-            None => (Box::new(MissingLink::new(saved)), true),
+            None => (Box::new(UnavailableMachine::new(saved)), true),
         };
     // An agent that may no longer be started can still be read, cancelled and closed.
     let profile = match configured(deps, &snapshot.session) {
@@ -69,7 +69,7 @@ pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<AgentProfi
 }
 
 /// Returns the programs and directories to look up before the session's agent is started.
-pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> Lookup {
+pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> LookupRequest {
     let directories = &session.options.additional_directories;
     deps.profiles.lookup(&session.agent, Some(&session.cwd), directories)
 }
@@ -79,7 +79,11 @@ pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> Lookup {
 ///
 /// # Errors
 /// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`, `ACP_CWD_NOT_ALLOWED`.
-pub(crate) fn profile(deps: &Deps, session: &SessionRow, found: &Findings) -> Result<AgentProfile, Failure> {
+pub(crate) fn profile(
+    deps: &Deps,
+    session: &SessionRow,
+    found: &LookupResults,
+) -> Result<AgentProfile, Failure> {
     configured(deps, session)?;
     let profile = deps.profiles.profile(&session.agent, found)?;
     let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd), found)?;

@@ -7,16 +7,17 @@ use crate::clock::Clock;
 use crate::core::actor::{ActorLimits, AgentProfile};
 use crate::core::effect::Write;
 use crate::core::request::PromptRequest;
-use crate::core::rows::{LeaseStatus, RunMode};
-use crate::live::Live;
-use crate::lookup::Lookup;
+use crate::core::rows::LeaseStatus;
+use crate::core::rows::RunMode;
+use crate::live::LiveConfig;
+use crate::lookup::LookupRequest;
 use crate::manager::{CloseRequest, Manager};
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
 use crate::store::Store;
 use crate::supervisor::by_hand::no_marks;
-use crate::supervisor::{Supervisor, hello};
+use crate::supervisor::{SupervisorClient, hello};
 use crate::tests::{lease_row, open, session_row, spawn};
 use acp_shared::conn::{Conn, Listener};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
@@ -30,22 +31,22 @@ use tokio_util::sync::CancellationToken;
 pub(super) struct NoAgents;
 
 impl Profiles for NoAgents {
-    fn lookup(&self, _: &AgentName, _: Option<&str>, _: &[String]) -> Lookup {
-        Lookup::default()
+    fn lookup(&self, _: &AgentName, _: Option<&str>, _: &[String]) -> LookupRequest {
+        LookupRequest::default()
     }
     fn configured(&self, _: &AgentName) -> Result<AgentProfile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
-    fn profile(&self, _: &AgentName, _: &Findings) -> Result<AgentProfile, Failure> {
+    fn profile(&self, _: &AgentName, _: &LookupResults) -> Result<AgentProfile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
     fn default_agent(&self) -> Result<AgentName, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
-    fn cwd(&self, _: &AgentName, _: Option<&str>, _: &Findings) -> Result<String, Failure> {
+    fn cwd(&self, _: &AgentName, _: Option<&str>, _: &LookupResults) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
-    fn directory(&self, _: &AgentName, _: &str, _: &Findings) -> Result<String, Failure> {
+    fn directory(&self, _: &AgentName, _: &str, _: &LookupResults) -> Result<String, Failure> {
         Err(Failure::of(Code::CwdNotAllowed))
     }
     fn limits(&self, _: &AgentName) -> ActorLimits {
@@ -124,9 +125,9 @@ async fn world() -> World {
         epoch: 1,
         home: Home { machine_id: String::new(), dev: 0, ino: 0 },
     };
-    let supervisor = Supervisor::start(path.clone(), path, (hello(role), no_marks()), stop.clone());
+    let supervisor = SupervisorClient::start(path.clone(), path, (hello(role), no_marks()), stop.clone());
     let mut status = supervisor.status();
-    status.wait_for(|status| matches!(status, LinkStatus::Up { .. })).await.unwrap();
+    status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
     let metrics = Metrics::default();
@@ -137,7 +138,7 @@ async fn world() -> World {
         registry: Arc::clone(&registry),
         clock: Clock::start(),
         profiles: Arc::new(NoAgents),
-        live: Live::new(Loaded::default()),
+        live: LiveConfig::new(LoadedConfig::default()),
         stop: stop.clone(),
     };
     let manager = Manager::new(deps, GatewayInstanceId::mint());
@@ -306,13 +307,13 @@ impl crate::runtime::Runtime for Broken {
     fn id(&self) -> &'static str {
         "broken"
     }
-    fn link(
+    fn machine(
         &self,
         _: Option<&str>,
-    ) -> Result<Box<dyn crate::core::link::BackendMachine>, crate::runtime::LinkStateError> {
+    ) -> Result<Box<dyn crate::core::link::BackendMachine>, crate::runtime::MachineStateError> {
         Ok(Box::new(BrokenLink))
     }
-    fn health(&self) -> crate::runtime::Health {
+    fn health(&self) -> crate::runtime::BackendHealth {
         DirectRuntime::default().health()
     }
 }
@@ -408,11 +409,11 @@ async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
         (world.metrics.actors().count() == 0).then_some(())
     })
     .await;
-    let named = world.metrics.troubles().listed();
+    let named = world.metrics.blocked_items().listed();
     assert!(named[0].starts_with(&format!("session {}: ", world.key)), "{named:?}");
     set("").await;
     let asked = world.prompt().await;
     assert!(asked.as_ref().err().is_none_or(|it| it.code != Code::StoreUnavailable), "{asked:?}");
-    assert_eq!(world.metrics.troubles().listed(), Vec::<String>::new());
+    assert_eq!(world.metrics.blocked_items().listed(), Vec::<String>::new());
     world.end().await;
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::core::rows::LeaseStatus;
-use crate::supervisor::by_hand::Wire;
+use crate::supervisor::by_hand::SimSupervisorConnection;
 use crate::tests::{lease_info, lease_row, open, session_row, spawn};
 use acp_shared::ids::{AgentName, SessionKey};
 use acp_shared::protocol::{LeaseInfo, LeaseState};
@@ -30,7 +30,7 @@ async fn who_lives_and_is_of_no_use_is_ended() {
     let gone = LeaseInfo { state: LeaseState::Closed, ..lease(&store, &key, None).await };
     let ended = [unknown.lease_id, given_up.lease_id];
 
-    let (supervisor, mut wire) = Wire::new();
+    let (supervisor, mut wire) = SimSupervisorConnection::new();
     wire.up("s");
     let stop = CancellationToken::new();
     let looking = tokio::spawn(run(store.clone(), supervisor, stop.clone()));

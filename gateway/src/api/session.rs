@@ -14,7 +14,7 @@ use crate::core::run::RunState;
 use crate::core::session::{Ending, SessionState};
 use crate::core::ttl::Expiry;
 use crate::error::Failure;
-use crate::store::levels::Circumstances;
+use crate::store::levels::SessionActivity;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -185,7 +185,7 @@ impl From<SessionRow> for SessionView {
 
 impl SessionView {
     /// Adds the running turn, the queue length and the bindings.
-    pub(crate) fn within(mut self, around: &mut Circumstances) -> Self {
+    pub(crate) fn within(mut self, around: &mut SessionActivity) -> Self {
         self.active_run = around.running.remove(&self.session_key);
         self.queued_runs = around.queued.remove(&self.session_key).unwrap_or(0);
         let bindings = around.bindings.remove(&self.session_key).unwrap_or_default();

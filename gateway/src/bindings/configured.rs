@@ -5,8 +5,10 @@
 
 use super::{BindRequest, SessionBindingService};
 use crate::config::Binding;
-use crate::config::load::{Loaded, nearest_source};
-use crate::core::binding::{Placement, binding_notice};
+use crate::config::load::LoadedConfig;
+use crate::config::load::nearest_source;
+use crate::core::binding::Placement;
+use crate::core::binding::binding_notice;
 use crate::core::command::gate::SYSTEM;
 use crate::core::configured::{
     BindParams, RetiredSession, StaticBindingAction, StaticSessionSpec, find_entry, static_binding_action,
@@ -16,7 +18,7 @@ use crate::core::request::{CloseRequest, SpawnRequest, StaticSessionParams};
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
 use crate::http::service::Service;
-use crate::store::inbox::{Answer, Inbound};
+use crate::store::inbox::{Inbound, ReplyRoute};
 use crate::store::{Store, bindings, commands, configured};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -71,7 +73,7 @@ impl ConfiguredBindings {
             let before = commands::before::<Plan>(db, DECIDED, &of)?;
             let table = &table.config.bindings;
             let due = before.is_none() && !is_routed && {
-                static_binding_action(table, &at, configured::look(db, table, &at)?.seen())
+                static_binding_action(table, &at, configured::read_conversation(db, table, &at)?.seen())
                     != StaticBindingAction::Leave
             };
             Ok((before, due))
@@ -103,12 +105,12 @@ impl ConfiguredBindings {
         &self,
         inbound: &Inbound,
         key: &IdempotencyKey,
-        loaded: Arc<Loaded>,
+        loaded: Arc<LoadedConfig>,
     ) -> Result<Option<Plan>, Failure> {
         let (at, key) = (inbound.conversation.clone(), key.clone());
         let decided = self.store.write("configured_decide", move |tx| {
             let table = &loaded.config.bindings;
-            let look = configured::look(tx, table, &at)?;
+            let look = configured::read_conversation(tx, table, &at)?;
             let plan = match static_binding_action(table, &at, look.seen()) {
                 StaticBindingAction::Leave => return Ok(None),
                 StaticBindingAction::Withdraw(done) => Plan::Withdraw(done),
@@ -121,7 +123,7 @@ impl ConfiguredBindings {
                     Plan::Bind { bind, entry: Box::new(entry), next }
                 }
             };
-            commands::once(tx, DECIDED, &key, || Ok(plan)).map(Some)
+            commands::run_once(tx, DECIDED, &key, || Ok(plan)).map(Some)
         });
         Ok(decided.await?)
     }
@@ -143,7 +145,7 @@ impl ConfiguredBindings {
         if let Some(done) = &after {
             self.close(done, key).await?;
         }
-        let since = (inbound.answer == Answer::ByMessage).then_some(inbound.message_id.as_str());
+        let since = (inbound.answer == ReplyRoute::ByMessage).then_some(inbound.message_id.as_str());
         let metadata = made.metadata(since);
         let session_key = match to {
             Some(session_key) => session_key,
@@ -196,7 +198,7 @@ pub(crate) fn request(
 ///
 /// # Errors
 /// `USAGE` with the detail `BOUND_BY_CONFIGURATION`.
-pub(crate) fn may_unbind(loaded: &Loaded, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
+pub(crate) fn may_unbind(loaded: &LoadedConfig, at: &ConversationRef, metadata: &str) -> Result<(), Failure> {
     let Some(found) = find_entry(&loaded.config.bindings, at)
         .filter(|_| StaticSessionSpec::from_metadata(metadata).is_some())
     else {

@@ -205,7 +205,7 @@ impl SessionBindingService {
                 ids.iter().try_for_each(|id| bindings::end(tx, *id, &why))?;
                 Ok(ids)
             };
-            let ids = commands::once(tx, DONE, &key, end)?;
+            let ids = commands::run_once(tx, DONE, &key, end)?;
             let found = ids.into_iter().filter_map(|id| bindings::get(tx, id).transpose());
             found.collect::<Result<Vec<BindingRow>, StoreError>>()
         });
@@ -318,7 +318,7 @@ fn bind_once(
     }
     let bound = bind(tx, request, placement, now)?;
     if let Ok(Bound { binding, fresh, .. }) = &bound {
-        commands::once(tx, DONE, &key, || Ok((binding.binding_id, *fresh)))?;
+        commands::run_once(tx, DONE, &key, || Ok((binding.binding_id, *fresh)))?;
     }
     Ok(bound)
 }

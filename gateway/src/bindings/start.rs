@@ -37,7 +37,7 @@ impl SessionBindingService {
     /// # Errors
     /// [`BindingError::Store`] if the bindings cannot be listed; all of them are kept.
     pub(crate) async fn reconcile(&self) -> Result<Reconciled, BindingError> {
-        let live = self.store.read("bindings_live", bindings::live).await?;
+        let live = self.store.read("bindings_live", bindings::open_bindings).await?;
         let done = futures_util::stream::iter(live).map(|one| self.reconcile_one(one));
         let done: Vec<AtOne> = done.buffer_unordered(AT_ONCE_MAX).collect().await;
         let count = |what| done.iter().filter(|one| **one == what).count();
@@ -49,7 +49,7 @@ impl SessionBindingService {
         })
     }
 
-    async fn reconcile_one(&self, live: bindings::Live) -> AtOne {
+    async fn reconcile_one(&self, live: bindings::OpenBinding) -> AtOne {
         let (binding, target, runs_due) = match live.found {
             Ok(found) => found,
             Err(error) => {

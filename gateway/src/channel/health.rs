@@ -1,6 +1,6 @@
 //! Health of a channel account: a description for people, and counters for `/metrics`.
 
-pub use crate::metrics::Figure;
+pub use crate::metrics::ChannelMetric;
 
 /// Current health of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,5 +10,5 @@ pub struct Health {
     /// Description of the state and of the remedy for a problem. Contains no secret.
     pub details: String,
     /// Counters since the start of the process.
-    pub figures: Vec<(Figure, u64)>,
+    pub figures: Vec<(ChannelMetric, u64)>,
 }

@@ -1,6 +1,10 @@
 //! Inbox port: the interface through which channels pass incoming events to the gateway.
 
-use super::{ConversationRef, Inbound, MessageButton, Place, Reply};
+use super::BoundConversation;
+use super::ConversationRef;
+use super::Inbound;
+use super::MessageButton;
+use super::Reply;
 use std::any::Any;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -17,7 +21,7 @@ pub trait Inbox: Send + Sync + 'static {
     /// call again, or the gateway replies too.
     fn told(&self, message: Inbound, answer: Option<AnswerShown>) -> Reply<'_, bool>;
 
-    /// Commits an interaction that the caller replies to ([`Answer::ByCaller`](super::Answer::ByCaller)),
+    /// Commits an interaction that the caller replies to ([`ReplyRoute::ByCaller`](super::ReplyRoute::ByCaller)),
     /// without processing. A committed interaction may be acknowledged and is then passed to `offer`. A
     /// commit that has not begun within `patience` is cancelled.
     fn keep_first(&self, message: Inbound, patience: Duration) -> Reply<'_, Kept>;
@@ -41,7 +45,7 @@ pub trait Inbox: Send + Sync + 'static {
 
     /// Returns the bound conversations of an account, each with the backfill mark. `None` if the store cannot
     /// be read now.
-    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>>;
+    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<BoundConversation>>>;
 
     /// Returns the binding state of one conversation. The parent of `at` is ignored.
     fn place(&self, at: ConversationRef) -> Reply<'_, Placed>;
@@ -71,7 +75,7 @@ pub trait Inbox: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placed {
     /// Bound; contains the backfill mark.
-    At(Place),
+    At(BoundConversation),
     /// Not bound.
     Nowhere,
     /// The store cannot be read now.

@@ -19,10 +19,13 @@ pub use crate::core::project::PartKind;
 pub use crate::core::project::actions::{ButtonStyle, MessageButton};
 pub use crate::core::route::UnboundDestination;
 pub use crate::core::rows::ConversationRef;
-pub use crate::core::split::{MessageLimit, Unit};
-pub use crate::store::bindings::Place;
-pub use crate::store::inbox::{Answer, Inbound};
-pub use health::{Figure, Health};
+pub use crate::core::split::MessageLimit;
+pub use crate::core::split::Unit;
+pub use crate::store::bindings::BoundConversation;
+pub use crate::store::inbox::Inbound;
+pub use crate::store::inbox::ReplyRoute;
+pub use health::ChannelMetric;
+pub use health::Health;
 pub use inbox::{
     Amended, AnswerShown, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion,
     Waiting,

@@ -7,7 +7,7 @@ use crate::agents::Agents;
 use crate::app;
 use crate::bindings;
 use crate::cli::serve::supervisor_of;
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::config::source::{Shape, schema};
 use crate::config::unused::{UNUSED, note};
 use crate::core::card::{Card, CardUpdateResult, UpdateRate};
@@ -19,7 +19,7 @@ use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::{MessageLimit, Unit};
 use crate::error::Failure;
 use crate::forget;
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::local_probe;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
@@ -37,7 +37,7 @@ mod servers;
 #[derive(Clone, Copy)]
 enum Proof {
     /// What the program makes of the configuration: other when the key alone is other.
-    Seen(fn(&Loaded) -> String),
+    Seen(fn(&LoadedConfig) -> String),
     /// A test of this name in this file changes it and looks at what follows.
     Test(&'static str, &'static str),
     /// Nothing acts on it, and whoever sets it is told.
@@ -66,54 +66,54 @@ fn mine() -> AgentName {
     AgentName::parse("mine").unwrap()
 }
 
-fn agents(loaded: &Loaded) -> Agents {
+fn agents(loaded: &LoadedConfig) -> Agents {
     let env = [("HOME", "/"), ("PATH", "/usr/bin:/bin"), ("SECRET", "s")];
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    Agents::new(Live::new(loaded.clone()), env, Path::new("/bin/sh"), Path::new("/"))
+    Agents::new(LiveConfig::new(loaded.clone()), env, Path::new("/bin/sh"), Path::new("/"))
 }
 
 /// How the agent is started and treated.
-fn profile(loaded: &Loaded) -> String {
+fn profile(loaded: &LoadedConfig) -> String {
     let agents = agents(loaded);
     let found = local_probe::look_up(&agents.lookup(&mine(), None, &[]));
     format!("{:?}", agents.profile(&mine(), &found))
 }
 
-fn cwd(loaded: &Loaded) -> String {
+fn cwd(loaded: &LoadedConfig) -> String {
     let agents = agents(loaded);
     let found = local_probe::look_up(&agents.lookup(&mine(), None, &[]));
     format!("{:?}", agents.cwd(&mine(), None, &found))
 }
 
-fn default_agent(loaded: &Loaded) -> String {
+fn default_agent(loaded: &LoadedConfig) -> String {
     format!("{:?}", agents(loaded).default_agent())
 }
 
-fn limits(loaded: &Loaded) -> String {
-    format!("{:?}", Live::new(loaded.clone()).limits(&mine()))
+fn limits(loaded: &LoadedConfig) -> String {
+    format!("{:?}", LiveConfig::new(loaded.clone()).limits(&mine()))
 }
 
-fn windows(loaded: &Loaded) -> String {
-    format!("{:?}", Live::new(loaded.clone()).windows())
+fn windows(loaded: &LoadedConfig) -> String {
+    format!("{:?}", LiveConfig::new(loaded.clone()).windows())
 }
 
-fn api(loaded: &Loaded) -> String {
+fn api(loaded: &LoadedConfig) -> String {
     format!("{:?}", app::api_limits(&loaded.config))
 }
 
-fn commits(loaded: &Loaded) -> String {
+fn commits(loaded: &LoadedConfig) -> String {
     format!("{:?} {:?}", app::durability(&loaded.config), app::group_bounds(&loaded.config))
 }
 
-fn answers(loaded: &Loaded) -> String {
-    forget::answers_before(&Live::new(loaded.clone()), 1 << 40).to_string()
+fn answers(loaded: &LoadedConfig) -> String {
+    forget::results_expire_before(&LiveConfig::new(loaded.clone()), 1 << 40).to_string()
 }
 
-fn supervisor(loaded: &Loaded) -> String {
+fn supervisor(loaded: &LoadedConfig) -> String {
     format!("{:?}", supervisor_of(&loaded.config, Path::new("/state")))
 }
 
-fn policy(loaded: &Loaded, channel: &str) -> EffectivePolicy {
+fn policy(loaded: &LoadedConfig, channel: &str) -> EffectivePolicy {
     let scope = PolicyScope {
         channel: Some(channel.to_owned()),
         account: Some("main".to_owned()),
@@ -122,45 +122,45 @@ fn policy(loaded: &Loaded, channel: &str) -> EffectivePolicy {
     effective_policy(loaded, &scope)
 }
 
-fn policies(loaded: &Loaded) -> [EffectivePolicy; 2] {
+fn policies(loaded: &LoadedConfig) -> [EffectivePolicy; 2] {
     ["console", "discord"].map(|channel| policy(loaded, channel))
 }
 
 /// What a person and their messages are answered in a conversation.
-fn gates(loaded: &Loaded, channel: &str) -> String {
+fn gates(loaded: &LoadedConfig, channel: &str) -> String {
     let policy = policy(loaded, channel);
     let prompt = policy.may_prompt();
     format!("{prompt:?} {:?} {:?}", policy.may_bind(BindOrigin::Focus), policy.may_bind(BindOrigin::Spawn))
 }
 
-fn console(loaded: &Loaded) -> String {
+fn console(loaded: &LoadedConfig) -> String {
     gates(loaded, "console")
 }
 
-fn personas(loaded: &Loaded) -> String {
+fn personas(loaded: &LoadedConfig) -> String {
     let discord = &loaded.config.channels.discord;
     format!("{} {}", discord.personas_of("main"), discord.personas_of("another"))
 }
 
-fn discord(loaded: &Loaded) -> String {
+fn discord(loaded: &LoadedConfig) -> String {
     gates(loaded, "discord")
 }
 
 /// Whether the gateway removes what leads nowhere by itself.
-fn removes_stale(loaded: &Loaded) -> String {
+fn removes_stale(loaded: &LoadedConfig) -> String {
     ["console", "discord"].map(|channel| policy(loaded, channel).may_unbind_stale().to_string()).join(" ")
 }
 
-fn caps(loaded: &Loaded) -> String {
+fn caps(loaded: &LoadedConfig) -> String {
     let policy = policy(loaded, "discord");
     format!("{:?} {:?}", policy.at_sessions_max(), policy.account_sessions_max)
 }
 
-fn console_caps(loaded: &Loaded) -> String {
+fn console_caps(loaded: &LoadedConfig) -> String {
     format!("{:?}", policy(loaded, "console").account_sessions_max)
 }
 
-fn backend(loaded: &Loaded) -> String {
+fn backend(loaded: &LoadedConfig) -> String {
     let registry = Registry::default();
     registry.register(Arc::new(DirectRuntime::default()));
     let policy = policy(loaded, "console");
@@ -169,7 +169,7 @@ fn backend(loaded: &Loaded) -> String {
 }
 
 /// What is made of the first message in a conversation that the configuration binds.
-fn configured(loaded: &Loaded) -> String {
+fn configured(loaded: &LoadedConfig) -> String {
     let at = ConversationRef {
         channel: "console".to_owned(),
         account_id: "main".to_owned(),
@@ -209,13 +209,13 @@ fn journal() -> Vec<EventRow> {
     (1..).zip(rows).map(row).collect()
 }
 
-fn stream(loaded: &Loaded) -> (Style, UpdateRate) {
-    let stream = Live::new(loaded.clone()).stream(&PolicyScope::default());
+fn stream(loaded: &LoadedConfig) -> (Style, UpdateRate) {
+    let stream = LiveConfig::new(loaded.clone()).stream(&PolicyScope::default());
     (Style::new(MessageLimit::new(Unit::Bytes, 16_384), &stream), UpdateRate::of(&stream))
 }
 
 /// What a conversation is told of a turn.
-fn told(loaded: &Loaded) -> String {
+fn told(loaded: &LoadedConfig) -> String {
     let (style, rows) = (stream(loaded).0, journal());
     let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
     rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
@@ -224,10 +224,10 @@ fn told(loaded: &Loaded) -> String {
 }
 
 /// A long answer and a change of a file, as a channel with files is told it: the names and sizes of files.
-fn files(loaded: &Loaded) -> String {
+fn files(loaded: &LoadedConfig) -> String {
     let scope =
         PolicyScope { channel: Some("discord".to_owned()), account: Some("main".to_owned()), agent: None };
-    let stream = Live::new(loaded.clone()).stream(&scope);
+    let stream = LiveConfig::new(loaded.clone()).stream(&scope);
     let limit = MessageLimit::new(Unit::Bytes, 2_000);
     let mut rows = journal();
     let diff = json!({"type": "diff", "path": "a", "oldText": null, "newText": "x"});
@@ -246,7 +246,7 @@ fn files(loaded: &Loaded) -> String {
 }
 
 /// When the card of a turn changes, and to what, if a row comes every three seconds.
-fn cards(loaded: &Loaded) -> String {
+fn cards(loaded: &LoadedConfig) -> String {
     let (style, pace) = stream(loaded);
     let mut card = Card::new(style, pace, true, None, 0);
     let (mut rows, mut changes) = (journal().into_iter(), Vec::new());
@@ -491,7 +491,7 @@ const ROWS: &[Row] = &[
     ("log.format", "\"json\"", Test(RELOAD, "sighup_reads_the_configuration_anew")),
 ];
 
-fn read(text: &str) -> Loaded {
+fn read(text: &str) -> LoadedConfig {
     let inputs = Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() };
     load(inputs).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -511,7 +511,7 @@ fn base(key: &str) -> String {
 }
 
 /// [`base`] with this key at this value.
-fn with(key: &str, value: &str) -> Loaded {
+fn with(key: &str, value: &str) -> LoadedConfig {
     let mut root: toml::Table = base(key).parse().unwrap();
     let mut set: toml::Table = format!("value = {value}").parse().unwrap();
     let name = if key.starts_with("agents.") { "mine" } else { "main" };

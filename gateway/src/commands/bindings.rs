@@ -93,7 +93,7 @@ impl Commands {
         let belongs = Ownership { session: Vec::new(), bindings: vec![binding.bound_by.clone()] };
         asked.by.may(AccessRequirement::Binder, &belongs)?;
         let done = self.store.write("verbosity_set", move |tx| {
-            commands::once(tx, DONE, &root, || {
+            commands::run_once(tx, DONE, &root, || {
                 bindings::set_verbosity(tx, &binding, to)?;
                 Ok(verbosity_text(to, " from now on"))
             })
@@ -121,7 +121,7 @@ impl Commands {
         let root = root_key(asked.inbound)?;
         let (key, at) = (session.clone(), asked.inbound.conversation.clone());
         let done = self.store.write("binding_window", move |tx| {
-            commands::once(tx, DONE, &root, || {
+            commands::run_once(tx, DONE, &root, || {
                 let shown = commands::set_window(tx, &key, &at, (window, ms))?;
                 let count = shown.len();
                 let text = shown.first().map(|binding| window_text(binding, window));
@@ -156,7 +156,8 @@ impl Commands {
         window: BindingTimeout,
     ) -> Result<String, Failure> {
         let (key, at) = (session.clone(), asked.inbound.conversation.clone());
-        let found = self.store.read("binding_windows", move |db| commands::bindings_near(db, &key, &at));
+        let found =
+            self.store.read("binding_windows", move |db| commands::bindings_in_account(db, &key, &at));
         let found = found.await?;
         found.first().map(|binding| window_text(binding, window)).ok_or_else(|| unbound(&session))
     }

@@ -12,9 +12,9 @@ use crate::core::run::RunState;
 use crate::core::ttl::Expiry;
 use crate::core::when::format_utc;
 use crate::error::Failure;
-use crate::store::codec::Word as _;
+use crate::store::codec::SqlEnum as _;
 use crate::store::commands;
-use crate::store::levels::Circumstances;
+use crate::store::levels::SessionActivity;
 use acp_shared::ids::SessionKey;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -57,7 +57,7 @@ impl Commands {
         if rows.is_empty() {
             return Ok("There are no sessions. /acp spawn starts one.".to_owned());
         }
-        let around = self.service.circumstances().await?;
+        let around = self.service.session_activity().await?;
         let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
         let mut text = String::from("Sessions, the one used last first (* is this conversation's):");
         for row in &rows {
@@ -91,7 +91,7 @@ impl Commands {
     /// `/agents`
     pub(super) async fn agents(&self, asked: Asked<'_>) -> Result<String, Failure> {
         let rows = self.visible(asked).await?;
-        let around = self.service.circumstances().await?;
+        let around = self.service.session_activity().await?;
         let views = self.service.agents().await?;
         let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
         Ok(agents_text(&rows, &around, &views, is_markdown))
@@ -100,7 +100,7 @@ impl Commands {
     /// `/acp doctor`
     pub(super) async fn doctor(&self, asked: Asked<'_>) -> Result<String, Failure> {
         let status = self.service.status().await?;
-        let around = self.service.circumstances().await?;
+        let around = self.service.session_activity().await?;
         let policy = self.service.policy(&asked.inbound.conversation);
         Ok(doctor_text(&status, &around, &policy))
     }
@@ -139,7 +139,7 @@ fn name(row: &SessionRow, is_markdown: bool) -> String {
     row.label.as_deref().map_or_else(|| row.agent.to_string(), |label| escape_name(label, is_markdown))
 }
 
-fn session_line(row: &SessionRow, around: &Circumstances, is_markdown: bool) -> String {
+fn session_line(row: &SessionRow, around: &SessionActivity, is_markdown: bool) -> String {
     let mut text = format!(
         "{} ({}, {}, {}, {}) {}",
         name(row, is_markdown),
@@ -221,7 +221,7 @@ fn collect(path: &str, value: &Value, found: &mut Vec<String>) {
 
 fn agents_text(
     rows: &[SessionRow],
-    around: &Circumstances,
+    around: &SessionActivity,
     views: &[AgentView],
     is_markdown: bool,
 ) -> String {
@@ -251,7 +251,7 @@ fn agents_text(
     text
 }
 
-fn doctor_text(status: &StatusView, around: &Circumstances, policy: &EffectivePolicy) -> String {
+fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &EffectivePolicy) -> String {
     let mut checks: Vec<(bool, String)> = Vec::new();
     let mut next: Vec<&str> = Vec::new();
     let mut check = |ok: bool, text: String, step: &'static str| {

@@ -12,7 +12,7 @@ use crate::core::session::{Ending, SessionState};
 use crate::error::Failure;
 use crate::inbound::{root_key, submit};
 use crate::manager::{CloseRequest, SpawnRequest};
-use crate::store::codec::Word as _;
+use crate::store::codec::SqlEnum as _;
 use crate::store::inbox::Outcome;
 use acp_shared::ids::{RunId, SessionKey};
 

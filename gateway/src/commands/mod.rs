@@ -160,7 +160,8 @@ impl Commands {
             return Ok(meant);
         }
         let meant = decide.await?;
-        let kept = self.store.write("command_meant", move |tx| commands::once(tx, MEANT, &key, || Ok(meant)));
+        let kept =
+            self.store.write("command_meant", move |tx| commands::run_once(tx, MEANT, &key, || Ok(meant)));
         Ok(kept.await?)
     }
 
@@ -207,7 +208,7 @@ impl Commands {
                 AccessRequirement::Anyone | AccessRequirement::Owner | AccessRequirement::Approver => {
                     Vec::new()
                 }
-                AccessRequirement::Binder => commands::bindings_near(db, &session, &at)?,
+                AccessRequirement::Binder => commands::bindings_in_account(db, &session, &at)?,
                 AccessRequirement::Focus => {
                     crate::store::bindings::of_conversation(db, &at)?.into_iter().collect()
                 }

@@ -59,7 +59,7 @@ impl Commands {
         let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
         let (at, about) =
             (asked.inbound.conversation.clone(), ButtonSubject::Permission(row.permission_id()));
-        let is_kept = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
+        let is_kept = self.store.read("question_shown", move |db| buttons::has_message_about(db, &at, &about)).await?;
         // The request may not be sent yet. In channels without edits a later notice shows the result.
         let is_told = || self.router.never_changes(&asked.inbound.conversation);
         let is_shown = is_kept || (is_told() && self.here(asked.inbound).await?.as_ref() == Some(session));

@@ -54,7 +54,7 @@ impl Pass {
     ) -> Result<Tidied, StoreError> {
         let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
         let is_markdown = channel.reads_markdown();
-        let over = move |db: &_| buttons::over(db, &at, &key, is_markdown);
+        let over = move |db: &_| buttons::settled_messages(db, &at, &key, is_markdown);
         let over = self.store.read("delivery_over", over).await?;
         let mut tidied = Tidied::default();
         for message in over {
@@ -136,12 +136,14 @@ impl Pass {
         let Some(done) = done else { return Ok(Amends::Left) };
         let binding = binding.clone();
         let tried = move |tx: &crate::store::Tx<'_>| match done {
-            Edit::Never => {
-                Ok(if buttons::refused(tx, &binding, &over)? { Amends::Said } else { Amends::Done })
-            }
+            Edit::Never => Ok(if buttons::plan_result_notice(tx, &binding, &over)? {
+                Amends::Said
+            } else {
+                Amends::Done
+            }),
             Edit::Done | Edit::Unknown => {
                 let is_done = done == Edit::Done;
-                buttons::tried(tx, &binding.conversation, &over.message_id, is_done)?;
+                buttons::record_attempt(tx, &binding.conversation, &over.message_id, is_done)?;
                 Ok(if is_done { Amends::Done } else { Amends::Left })
             }
         };

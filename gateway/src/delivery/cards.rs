@@ -14,7 +14,7 @@ use crate::core::card::{Card, CardRecord, CardUpdate, CardUpdateResult, UpdateRa
 use crate::core::project::actions::card_buttons;
 use crate::core::project::{PartKind, card_nonce};
 use crate::core::rows::{BindingRow, BindingStatus};
-use crate::store::cards::{self, Folded};
+use crate::store::cards::{self, FoldOutcome};
 use crate::store::{StoreError, delivery, now_ms};
 use acp_shared::ids::RunId;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl<'a> Keeper<'a> {
         }
         self.is_first = false;
         let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
-        let found = self.pass.store.read("delivery_cards", move |db| cards::look(db, id, &key)).await?;
+        let found = self.pass.store.read("delivery_cards", move |db| cards::read_cards(db, id, &key)).await?;
         let running = found.running.filter(|_| is_wanted);
         let mut known = None;
         for (run_id, found) in found.open {
@@ -104,7 +104,7 @@ impl<'a> Keeper<'a> {
     /// Finalizes all cards of a conversation that has ended, so that none shows a turn as running.
     pub(super) async fn fold_all(&mut self) -> Result<(), StoreError> {
         let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
-        let found = self.pass.store.read("delivery_cards", move |db| cards::look(db, id, &key)).await?;
+        let found = self.pass.store.read("delivery_cards", move |db| cards::read_cards(db, id, &key)).await?;
         for (run_id, known) in found.open {
             self.fold_one(run_id, known).await?;
         }
@@ -201,8 +201,8 @@ impl<'a> Keeper<'a> {
         let read = self.pass.store.read("delivery_news", move |db| {
             let over = [BindingStatus::Parked, BindingStatus::Ended];
             let is_as_before = |it: &BindingRow| !over.contains(&it.status) && it.verbosity == verbosity;
-            let is_bound = delivery::one(db, id)?.is_some_and(|due| is_as_before(&due.binding));
-            Ok((is_bound, cards::news(db, &key, run_id, after)?))
+            let is_bound = delivery::due_of_binding(db, id)?.is_some_and(|due| is_as_before(&due.binding));
+            Ok((is_bound, cards::read_journal_after(db, &key, run_id, after)?))
         });
         let (is_bound, news) = read.await?;
         for row in &news.rows {
@@ -221,7 +221,7 @@ impl<'a> Keeper<'a> {
     ) -> Result<(), StoreError> {
         while wake.changed().await.is_ok() {
             let key = self.binding.session_key.clone();
-            let read = move |db: &_| cards::news(db, &key, run_id, after);
+            let read = move |db: &_| cards::read_journal_after(db, &key, run_id, after);
             let news = self.pass.store.read("delivery_owed", read).await?;
             if news.shown > 0 {
                 return Ok(());
@@ -353,7 +353,7 @@ impl<'a> Keeper<'a> {
     async fn remember(&self, run_id: RunId) -> Result<(), StoreError> {
         let Some(known) = self.kept.as_ref().map(|kept| kept.card.record().clone()) else { return Ok(()) };
         let id = self.binding.binding_id;
-        let keep = move |tx: &crate::store::Tx<'_>| cards::keep(tx, id, run_id, &known);
+        let keep = move |tx: &crate::store::Tx<'_>| cards::store_card(tx, id, run_id, &known);
         self.pass.store.write("delivery_card", keep).await
     }
 
@@ -369,28 +369,28 @@ impl<'a> Keeper<'a> {
             biased;
             () = self.pass.stop.cancelled() => return Ok(()),
             came = self.perform_last(run_id) => came,
-            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => Folded::No,
+            () = tokio::time::sleep(Duration::from_millis(FOLD_MS)) => FoldOutcome::No,
         };
         if let Some(known) = self.kept.take().map(|kept| kept.card.record().clone()) {
             let id = self.binding.binding_id;
-            let fold = move |tx: &crate::store::Tx<'_>| cards::fold(tx, id, run_id, &known, came);
+            let fold = move |tx: &crate::store::Tx<'_>| cards::record_fold(tx, id, run_id, &known, came);
             self.pass.store.write("delivery_fold", fold).await?;
         }
         Ok(())
     }
 
     /// Sends the final update of a card; a card with an unknown send result is looked up first.
-    async fn perform_last(&mut self, run_id: RunId) -> Folded {
+    async fn perform_last(&mut self, run_id: RunId) -> FoldOutcome {
         let Some(known) = self.kept.as_ref().map(|kept| kept.card.record().clone()) else {
-            return Folded::Yes;
+            return FoldOutcome::Yes;
         };
         if known.message_id.is_none() && self.channel.can_edit() {
             let message = self.message(run_id, known.number, "", card_buttons(run_id));
             match (self.channel.lookup(&self.binding.conversation, &message).await, self.kept.as_mut()) {
                 (Lookup::Found { message_id }, Some(kept)) => kept.card.set_message_id(message_id),
-                (Lookup::Absent, _) => return Folded::Absent,
+                (Lookup::Absent, _) => return FoldOutcome::Absent,
                 (Lookup::Found { .. } | Lookup::Unknown { .. } | Lookup::Later { .. }, _) => {
-                    return Folded::No;
+                    return FoldOutcome::No;
                 }
             }
         }
@@ -398,9 +398,9 @@ impl<'a> Keeper<'a> {
             Some(act)
                 if matches!(self.perform(run_id, &act, Vec::new()).await, CardUpdateResult::Retry { .. }) =>
             {
-                Folded::No
+                FoldOutcome::No
             }
-            Some(_) | None => Folded::Yes,
+            Some(_) | None => FoldOutcome::Yes,
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::core::event::EventKind;
 use crate::core::policy::PolicyScope;
 use crate::core::project::{self, ChannelFeatures, MessagePart, Style, StyleHistory};
 use crate::core::rows::{BindingRow, BindingStatus, Verbosity};
-use crate::live::Live;
+use crate::live::LiveConfig;
 use crate::metrics::Metrics;
-use crate::store::delivery::{self as rows, Batch, Due, PartRow, PartState};
+use crate::store::delivery::{self as rows, DeliveryBatch, DueBinding, PartRow, PartState};
 use crate::store::{Store, StoreError, buttons, now_ms, replies, said, styles};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(super) struct Manner {
 pub(super) struct Pass {
     pub(super) store: Store,
     pub(super) channels: Channels,
-    pub(super) live: Live,
+    pub(super) live: LiveConfig,
     pub(super) metrics: Metrics,
     pub(super) stop: CancellationToken,
     /// First retry delay after a failed attempt, in milliseconds; doubled each time.
@@ -63,7 +63,7 @@ pub(super) struct Pass {
 
 impl Pass {
     /// Delivers pending rows of a binding, and updates the status card of its running turn.
-    pub(super) async fn run(&self, due: Due, mut cursor: Option<u64>) -> Left {
+    pub(super) async fn run(&self, due: DueBinding, mut cursor: Option<u64>) -> Left {
         let binding = due.binding;
         let channel = match self.channels.get(&binding.conversation) {
             Ok(channel) => channel,
@@ -82,7 +82,7 @@ impl Pass {
         loop {
             match self.go(&binding, channel.as_ref(), cursor, &mut keeper).await {
                 Ok((left, goes_on)) => {
-                    self.metrics.troubles().clear(&trouble(&binding));
+                    self.metrics.blocked_items().clear(&trouble(&binding));
                     match left {
                         Left::At(at) if goes_on => cursor = Some(at),
                         left => return left,
@@ -100,9 +100,9 @@ impl Pass {
     /// is long and `doctor` names the conversation.
     async fn stands_still(&self, binding: &BindingRow, error: &StoreError) {
         let (session_key, conversation) = (&binding.session_key, &binding.conversation.conversation_id);
-        if error.is_for_repair() {
+        if error.needs_repair() {
             tracing::error!(%session_key, conversation, %error, "delivery stands still until the database is repaired");
-            self.metrics.troubles().note(trouble(binding), error.to_string());
+            self.metrics.blocked_items().note(trouble(binding), error.to_string());
             self.pause(UNREADABLE_MS).await;
         } else {
             tracing::warn!(%session_key, conversation, %error, "delivery could not go on");
@@ -167,7 +167,7 @@ impl Pass {
         let (id, key) = (binding.binding_id, binding.session_key.clone());
         let record = move |tx: &crate::store::Tx<'_>| {
             // A verbosity chosen meanwhile is recorded already and must not be overwritten.
-            let chosen = rows::one(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
+            let chosen = rows::due_of_binding(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
             styles::record(tx, id, &key, &style.with_verbosity(chosen))
         };
         self.store.write("delivery_style", record).await
@@ -180,7 +180,8 @@ impl Pass {
         cursor: Option<u64>,
     ) -> Result<Left, StoreError> {
         let (id, verbosity) = (binding.binding_id, binding.verbosity);
-        let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::one(db, id)?));
+        let read =
+            move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::due_of_binding(db, id)?));
         let (saved, known, now) = self.store.read("delivery_checkpoint", read).await?;
         // The verbosity has changed: the next task uses the new one.
         if now.is_some_and(|now| now.binding.verbosity != verbosity) {
@@ -195,7 +196,7 @@ impl Pass {
             }
             let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
-                let Some(due) = rows::one(db, id)? else { return Ok(None) };
+                let Some(due) = rows::due_of_binding(db, id)? else { return Ok(None) };
                 // Archived, or rendered differently from some row on that this task does not know of.
                 if due.binding.status == BindingStatus::Parked || due.binding.verbosity != verbosity {
                     return Ok(Some((due, None)));
@@ -242,9 +243,12 @@ impl Pass {
             let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
             let is_markdown = channel.reads_markdown();
             let read = self.store.read("delivery_unsettled", move |db| {
-                let list = rows::unsettled(db, id)?;
-                let over =
-                    if list.is_empty() { buttons::over(db, &at, &key, is_markdown)? } else { Vec::new() };
+                let list = rows::pending_parts(db, id)?;
+                let over = if list.is_empty() {
+                    buttons::settled_messages(db, &at, &key, is_markdown)?
+                } else {
+                    Vec::new()
+                };
                 Ok((list, over))
             });
             let (list, over) = read.await?;
@@ -360,8 +364,11 @@ impl Pass {
     ) -> Result<Option<Outgoing>, StoreError> {
         // A lookup has to tell this message from our others, which may have the same text (H12).
         let (at, since_ms) =
-            (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS));
-        let others = self.store.read("delivery_others", move |db| replies::others(db, &at, since_ms)).await?;
+            (binding.conversation.clone(), row.created_at_ms.saturating_sub(replies::SEARCH_WINDOW_MS));
+        let others = self
+            .store
+            .read("delivery_others", move |db| replies::ids_of_sent_messages(db, &at, since_ms))
+            .await?;
         let part = &row.part;
         let Some(files) = self.files(binding, part).await? else { return Ok(None) };
         Ok(Some(Outgoing {
@@ -407,7 +414,7 @@ impl Pass {
         let echo = message_id.clone().filter(|_| channel.hears_itself());
         let settle = move |tx: &crate::store::Tx<'_>| {
             if let Some(message_id) = &echo {
-                said::remember(tx, &binding.conversation, message_id)?;
+                said::record_sent_message(tx, &binding.conversation, message_id)?;
             }
             let notice = match state {
                 PartState::Uncertain => project::uncertain_notice(binding.binding_id, &part),
@@ -448,7 +455,7 @@ struct Owed {
 
 /// Determines the range: everything for an active binding; up to the unbinding for an unbound one; up to the
 /// close for one whose session was closed.
-fn owed(due: &Due, batch: &Batch) -> Owed {
+fn owed(due: &DueBinding, batch: &DeliveryBatch) -> Owed {
     if due.binding.status != BindingStatus::Ended {
         return Owed { last: u64::MAX, is_over: false };
     }
@@ -464,7 +471,7 @@ fn owed(due: &Due, batch: &Batch) -> Owed {
 pub(super) fn parts_of(
     binding: &BindingRow,
     styles: &StyleHistory,
-    batch: &Batch,
+    batch: &DeliveryBatch,
     last: u64,
 ) -> Vec<MessagePart> {
     let shown = batch.rows.iter().filter(|row| row.session_seq <= last);

@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome, console::Console};
-use crate::config::load::{Inputs, Loaded, load};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::core::event::EventKind;
 use crate::core::route::UnboundDestination;
 use crate::core::rows::{ConversationRef, RunMode};
@@ -27,16 +27,21 @@ const LONG: &str = "[acp.stream]\nmax_chunk_chars = 4000\n";
 /// The parts that [`two_turns`] come to where nothing can be changed: a question, its answer, six for a long turn, one for a short one.
 const PARTS: usize = 9;
 
-fn loaded(text: &str) -> Loaded {
+fn loaded(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 
-fn configured(text: &str) -> Live {
-    Live::new(loaded(text))
+fn configured(text: &str) -> LiveConfig {
+    LiveConfig::new(loaded(text))
 }
 
 /// The driver over these channels.
-fn driven(store: &Store, channel: Arc<dyn Channel>, live: &Live, stop: &CancellationToken) -> JoinHandle<()> {
+fn driven(
+    store: &Store,
+    channel: Arc<dyn Channel>,
+    live: &LiveConfig,
+    stop: &CancellationToken,
+) -> JoinHandle<()> {
     let channels = Channels::new([channel]);
     tokio::spawn(run(store.clone(), channels, live.clone(), Metrics::default(), stop.clone()))
 }
@@ -104,7 +109,7 @@ async fn a_bound_conversation_is_told_everything_once_and_in_order() {
     let farewell = caught_up(&store, "c", PARTS).await.pop();
     assert_eq!(farewell.unwrap(), "The session is closed (enough). Start a new one with /acp spawn.");
     eventually("the ended binding to be settled", || async {
-        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
     })
     .await;
     stop.cancel();
@@ -149,7 +154,7 @@ async fn a_conversation_that_is_bound_later_or_unbound_is_told_its_own_stretch()
     let stop = CancellationToken::new();
     let task = on_console(&store, &stop);
     eventually("the binding to be settled", || async {
-        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
     })
     .await;
     stop.cancel();
@@ -389,7 +394,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    let due = Due { binding: binding.clone(), end: 3 };
+    let due = DueBinding { binding: binding.clone(), end: 3 };
     assert_eq!(pass.run(due.clone(), None).await, Left::At(3));
     // Whoever looks again finds nothing more to send.
     assert_eq!(pass.run(due, None).await, Left::At(3));
@@ -434,7 +439,7 @@ async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restar
         stop: stop.clone(),
         retry_first_ms,
     };
-    let due = Due { binding: binding.clone(), end: 3 };
+    let due = DueBinding { binding: binding.clone(), end: 3 };
     // It is stopped in the pause after the refusal.
     let first = pass(&stop, 500);
     let first = tokio::spawn(async move { first.run(due, None).await });
@@ -442,10 +447,10 @@ async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restar
     stop.cancel();
     assert_eq!(first.await.unwrap(), Left::Unknown);
     let id = binding.binding_id;
-    let part = store.read("part", move |db| rows::unsettled(db, id)).await.unwrap().remove(0).part;
+    let part = store.read("part", move |db| rows::pending_parts(db, id)).await.unwrap().remove(0).part;
     channel.taken.lock().unwrap().push((part.nonce, part.text));
     let next = pass(&CancellationToken::new(), 1);
-    assert_eq!(next.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(next.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -470,7 +475,7 @@ async fn rate_limits_do_not_use_up_the_looks_for_a_lost_answer() {
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -518,7 +523,7 @@ async fn attempts_retries_and_rate_limits_are_counted() {
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    assert_eq!(pass.run(Due { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
     assert_eq!(channel.texts(), ["x"]);
     let text = metrics.render();
     for series in [
@@ -588,6 +593,6 @@ async fn what_nobody_serves_waits_for_its_adapter() {
     assert_eq!(second.texts(), [] as [&str; 0], "another account's adapter is not asked");
     // What was sent is known as the gateway's own from then on (C13).
     let at = conversation("c");
-    let own = store.read("said", move |db| crate::store::said::is_own(db, &at, "9")).await.unwrap();
+    let own = store.read("said", move |db| crate::store::said::is_own_message(db, &at, "9")).await.unwrap();
     assert!(own);
 }

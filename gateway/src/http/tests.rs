@@ -5,12 +5,12 @@ mod connections;
 mod console;
 mod streams;
 
-use super::service::{Reply, Service};
-use super::{Api, ApiLimits, router, server::Bound};
+use super::service::{Service, ServiceFuture};
+use super::{Api, ApiLimits, router, server::ApiListener};
 use crate::api::{
     AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
 };
-use crate::client::{Client, Wanted};
+use crate::client::{EventSelection, GatewayClient};
 use crate::config::load::{Inputs, load};
 use crate::core::event::{EventKind, EventRow};
 use crate::core::options::Setting;
@@ -54,7 +54,7 @@ struct Fake {
     wake: watch::Sender<u64>,
 }
 
-fn ready<'a, T: Send + 'a>(result: Result<T, Failure>) -> Reply<'a, T> {
+fn ready<'a, T: Send + 'a>(result: Result<T, Failure>) -> ServiceFuture<'a, T> {
     Box::pin(std::future::ready(result))
 }
 
@@ -156,7 +156,7 @@ impl Fake {
 }
 
 impl Service for Fake {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, SpawnResult> {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
         self.note(&format!("spawn {:?} {:?}", request.cwd, request.author.is_empty()), &key);
         ready(Ok(SpawnResult { session_key: self.key.clone(), run_id: None }))
     }
@@ -165,7 +165,7 @@ impl Service for Fake {
         session: &'a SessionKey,
         request: PromptRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, PromptAccepted> {
+    ) -> ServiceFuture<'a, PromptAccepted> {
         if *session != self.key {
             return ready(Err(Failure::of(Code::NoSession)));
         }
@@ -177,7 +177,7 @@ impl Service for Fake {
         _: &'a SessionKey,
         run: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, CancelResult> {
+    ) -> ServiceFuture<'a, CancelResult> {
         self.note("cancel", &key);
         ready(Ok(CancelResult { run_id: run, state: None }))
     }
@@ -187,7 +187,7 @@ impl Service for Fake {
         _: RunId,
         _: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueueEditResult> {
+    ) -> ServiceFuture<'a, QueueEditResult> {
         self.note("queued", &key);
         ready(Ok(QueueEditResult::Done))
     }
@@ -196,12 +196,12 @@ impl Service for Fake {
         _: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionStatus> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         let CloseRequest { reason, ending, discard } = request;
         self.note(&format!("{} {reason} {discard}", ending.as_str()), &key);
         ready(Ok(self.now()))
     }
-    fn new_conversation<'a>(&'a self, _: &'a SessionKey, key: IdempotencyKey) -> Reply<'a, SessionStatus> {
+    fn new_conversation<'a>(&'a self, _: &'a SessionKey, key: IdempotencyKey,) -> ServiceFuture<'a, SessionStatus> {
         self.note("new", &key);
         ready(Ok(self.now()))
     }
@@ -210,7 +210,7 @@ impl Service for Fake {
         _: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionStatus> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         self.note(&format!("{setting:?}"), &key);
         ready(Ok(self.now()))
     }
@@ -221,11 +221,11 @@ impl Service for Fake {
         option: &'a str,
         by: &'a str,
         key: IdempotencyKey,
-    ) -> Reply<'a, ()> {
+    ) -> ServiceFuture<'a, ()> {
         self.note(&format!("answer {id} {option} {by}"), &key);
         ready(Ok(()))
     }
-    fn expiry<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
+    fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
         ready(Ok(None))
     }
     fn unbind<'a>(
@@ -234,27 +234,27 @@ impl Service for Fake {
         binding: Option<BindingId>,
         reason: String,
         key: IdempotencyKey,
-    ) -> Reply<'a, Vec<BindingRow>> {
+    ) -> ServiceFuture<'a, Vec<BindingRow>> {
         self.note(&format!("unbind {} {reason}", binding.is_some()), &key);
         ready(Ok(Vec::new()))
     }
-    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
         ready(if *session == self.key { Ok(self.row()) } else { Err(Failure::of(Code::NoSession)) })
     }
-    fn sessions(&self, _: bool, _: u32) -> Reply<'_, Vec<SessionRow>> {
+    fn sessions(&self, _: bool, _: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         ready(Ok(vec![self.row()]))
     }
-    fn circumstances(&self) -> Reply<'_, crate::store::levels::Circumstances> {
+    fn session_activity(&self) -> ServiceFuture<'_, crate::store::levels::SessionActivity> {
         let running = [(self.key.clone(), self.run)].into();
-        ready(Ok(crate::store::levels::Circumstances { running, ..Default::default() }))
+        ready(Ok(crate::store::levels::SessionActivity { running, ..Default::default() }))
     }
-    fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> Reply<'a, Option<RunRow>> {
+    fn run<'a>(&'a self, _: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {
         ready(Ok((run == self.run).then(|| self.run_row())))
     }
-    fn runs<'a>(&'a self, _: &'a SessionKey, _: u32) -> Reply<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, _: &'a SessionKey, _: u32) -> ServiceFuture<'a, Vec<RunRow>> {
         ready(Ok(vec![self.run_row()]))
     }
-    fn pending_permissions<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
+    fn pending_permissions<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
         ready(Ok(Vec::new()))
     }
     fn events_after<'a>(
@@ -263,7 +263,7 @@ impl Service for Fake {
         after: u64,
         limit: u32,
         bytes_max: usize,
-    ) -> Reply<'a, Vec<EventRow>> {
+    ) -> ServiceFuture<'a, Vec<EventRow>> {
         let rows = self.rows.lock().unwrap();
         let mut bytes = 0;
         let mut found = Vec::new();
@@ -276,7 +276,7 @@ impl Service for Fake {
         }
         ready(Ok(found))
     }
-    fn session_log<'a>(&'a self, _: &'a SessionKey, from: LogFrom) -> Reply<'a, LogPiece> {
+    fn session_log<'a>(&'a self, _: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
         // Pieces of at most two lines, of a log whose first line was dropped.
         let log = b"two\nthree\nfour\nfive\n";
         let (base, end) = (4, 4 + log.len() as u64);
@@ -300,10 +300,10 @@ impl Service for Fake {
         effective_policy(&loaded, &PolicyScope::of(Some(at)))
     }
 
-    fn status(&self) -> Reply<'_, StatusView> {
+    fn status(&self) -> ServiceFuture<'_, StatusView> {
         ready(Err(Failure::of(Code::BackendUnavailable)))
     }
-    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
         ready(Ok(Vec::new()))
     }
 }
@@ -317,7 +317,7 @@ impl Server {
     fn start(dir: &Path, fake: &Arc<Fake>, limits: ApiLimits) -> Self {
         let ending = CancellationToken::new();
         let api = Api { service: Arc::clone(fake) as Arc<dyn Service>, limits, ending: ending.clone() };
-        let bound = Bound::bind(&dir.join(SOCKET)).unwrap();
+        let bound = ApiListener::bind(&dir.join(SOCKET)).unwrap();
         let serving = tokio::spawn(bound.serve(router(api), limits, ending.clone()));
         Self { ending, serving }
     }
@@ -423,10 +423,10 @@ async fn the_socket_is_private_and_goes_with_the_gateway() {
     server.end().await;
     assert!(!socket.exists());
     std::fs::write(&socket, "precious").unwrap();
-    assert_eq!(Bound::bind(&socket).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert_eq!(ApiListener::bind(&socket).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
     let long = dir.path().join("x".repeat(120));
-    assert_eq!(Bound::bind(&long).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    assert_eq!(ApiListener::bind(&long).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
 }
 
 #[tokio::test]
@@ -434,7 +434,7 @@ async fn verbs_reach_the_service_with_their_key() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
     let server = Server::start(dir.path(), &fake, LIMITS);
-    let client = Client::new(dir.path());
+    let client = GatewayClient::new(dir.path());
     let key = IdempotencyKey::parse("k").unwrap();
     let path = |rest: &str| format!("/v1/sessions/agent:demo:acp:a%2Fb{rest}");
     let _: SpawnResult = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();

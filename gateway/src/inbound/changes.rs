@@ -3,8 +3,8 @@
 use super::{Inlet, Inner};
 use crate::agents;
 use crate::channel::{
-    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, Place, Placed,
-    Reply, Said, Suggest, Suggestion, Waiting,
+    Amended, AnswerShown, BoundConversation, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered,
+    Placed, Reply, Said, Suggest, Suggestion, Waiting,
 };
 use crate::core::command;
 use crate::core::command::gate::{ApprovalScope, Requester, RequesterRole};
@@ -12,7 +12,7 @@ use crate::core::project::nonce_of;
 use crate::core::request::{CloseRequest, QueueEdit, QueueEditResult};
 use crate::core::rows::SessionRow;
 use crate::error::Failure;
-use crate::store::inbox::{self, Answer, Outcome};
+use crate::store::inbox::{self, Outcome, ReplyRoute};
 use crate::store::{StoreError, bindings, commands};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
@@ -39,7 +39,7 @@ enum Became {
 impl Inbox for Inlet {
     fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
         Box::pin(async move {
-            let by_caller = message.answer == Answer::ByCaller;
+            let by_caller = message.answer == ReplyRoute::ByCaller;
             let is_private = command::parse(&message.text).is_some_and(|command| command.is_private());
             let failure = match self.taken(message).await {
                 Ok((outcome, _)) if by_caller => return Offered::Taken(said_of(&outcome, is_private)),
@@ -111,16 +111,16 @@ impl Inbox for Inlet {
         })
     }
 
-    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>> {
+    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<BoundConversation>>> {
         Box::pin(async move {
-            let read = move |db: &_| bindings::places(db, &channel, &account_id);
+            let read = move |db: &_| bindings::bound_conversations(db, &channel, &account_id);
             self.inner.store.read("places", read).await.map_err(log("bound conversations")).ok()
         })
     }
 
     fn place(&self, at: ConversationRef) -> Reply<'_, Placed> {
         Box::pin(async move {
-            let read = move |db: &_| bindings::place(db, &at);
+            let read = move |db: &_| bindings::bound_conversation(db, &at);
             match self.inner.store.read("place", read).await.map_err(log("a bound conversation")) {
                 Ok(Some(place)) => Placed::At(place),
                 Ok(None) => Placed::Nowhere,
@@ -135,7 +135,7 @@ impl Inbox for Inlet {
 
     fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool> {
         Box::pin(async move {
-            let write = move |tx: &crate::store::Tx<'_>| bindings::caught_up(tx, &at, &through);
+            let write = move |tx: &crate::store::Tx<'_>| bindings::advance_backfill_mark(tx, &at, &through);
             self.inner
                 .store
                 .write("caught_up", write)
@@ -256,7 +256,7 @@ impl Inner {
             Some(Outcome::Prompted { session_key, run_id, .. }) => {
                 Became::Run(session_key, run_id, is_command)
             }
-            None if !row.settled && row.inbound.answer == Answer::ByMessage => Became::Undone(is_command),
+            None if !row.settled && row.inbound.answer == ReplyRoute::ByMessage => Became::Undone(is_command),
             _ => Became::Nothing,
         })
     }

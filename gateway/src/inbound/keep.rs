@@ -161,7 +161,7 @@ impl Inlet {
             let asks = outcome.asks().zip(outcome.prompted());
             if let (Some(AnswerShown { message_id, text }), Some((asks, session))) = (answer.clone(), asks) {
                 let shown = ButtonMessage { message_id, kind: PartKind::Notice, text };
-                buttons::keep(tx, &said.conversation, session, &shown, &asks.about)?;
+                buttons::insert_message(tx, &said.conversation, session, &shown, &asks.about)?;
             }
             inbox::settle(tx, &said, &outcome)?;
             Ok(true)
@@ -184,7 +184,7 @@ impl Inlet {
 impl Inner {
     /// True if the message's adapter sends the response and still holds the reservation.
     pub(super) fn is_told_by_caller(&self, inbound: &Inbound) -> bool {
-        inbound.answer == inbox::Answer::ByCaller && self.claims.is_held(inbound)
+        inbound.answer == inbox::ReplyRoute::ByCaller && self.claims.is_held(inbound)
     }
 }
 

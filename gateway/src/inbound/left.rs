@@ -10,7 +10,7 @@ use super::{Inlet, Inner, lane_of, span};
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
-use crate::store::{Health, StoreError, buttons, replies, said};
+use crate::store::{StoreError, StoreHealth, buttons, replies, said};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -169,7 +169,7 @@ impl Inlet {
         if settled > 0 {
             tracing::info!(settled, "messages that had to wait were settled");
         }
-        let left = self.inner.store.read("inbox_left", |db| inbox::unsettled(db, ROWS));
+        let left = self.inner.store.read("inbox_left", |db| inbox::unsettled_messages(db, ROWS));
         let inner = &self.inner;
         let is_elsewhere = |row: &InboxRow| {
             inner.claims.is_held(&row.inbound) || !inner.channels.serves(&row.inbound.conversation)
@@ -187,9 +187,9 @@ fn ended(task: Option<Result<usize, tokio::task::JoinError>>) -> usize {
 }
 
 /// Waits until the store accepts commits again.
-async fn healed(health: &mut watch::Receiver<Health>) {
+async fn healed(health: &mut watch::Receiver<StoreHealth>) {
     while health.changed().await.is_ok() {
-        if *health.borrow_and_update() == Health::Well {
+        if *health.borrow_and_update() == StoreHealth::Well {
             return;
         }
     }
@@ -200,7 +200,8 @@ impl Inner {
     /// Executes and answers the unfinished messages of a conversation. Returns the number of settled ones.
     async fn take_up(&self, at: &ConversationRef) -> usize {
         let of = at.clone();
-        let undone = self.store.read("inbox_undone", move |db| inbox::undone(db, &of, ROWS)).await;
+        let undone =
+            self.store.read("inbox_undone", move |db| inbox::unprocessed_messages(db, &of, ROWS)).await;
         // A reserved message is left to its adapter.
         let is_left = |row: &InboxRow| !self.claims.is_held(&row.inbound);
         for row in undone.unwrap_or_default().into_iter().filter(is_left) {
@@ -220,7 +221,8 @@ impl Inner {
         let Some(mut telling) = Telling::begin(self, at) else { return settled };
         loop {
             let of = at.clone();
-            let untold = self.store.read("inbox_untold", move |db| inbox::untold(db, &of, ROWS)).await;
+            let untold =
+                self.store.read("inbox_untold", move |db| inbox::pending_replies(db, &of, ROWS)).await;
             let Ok(rows) = untold else { return settled };
             let (is_page, before) = (rows.len() as u64 == ROWS, settled);
             for (row, outcome) in rows {
@@ -254,14 +256,14 @@ impl Inner {
         let said = row.inbound;
         let settle = move |tx: &crate::store::Tx<'_>| {
             for reply in &told {
-                replies::ended(tx, &reply.nonce, Some(&reply.message.message_id))?;
+                replies::record_outcome(tx, &reply.nonce, Some(&reply.message.message_id))?;
                 if hears_itself {
-                    said::remember(tx, &said.conversation, &reply.message.message_id)?;
+                    said::record_sent_message(tx, &said.conversation, &reply.message.message_id)?;
                 }
                 if let (true, Some(asks), Some(session)) =
                     (reply.has_buttons, outcome.asks(), outcome.prompted())
                 {
-                    buttons::keep(tx, &said.conversation, session, &reply.message, &asks.about)?;
+                    buttons::insert_message(tx, &said.conversation, session, &reply.message, &asks.about)?;
                 }
             }
             inbox::settle(tx, &said, &outcome)

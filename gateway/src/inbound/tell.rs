@@ -7,8 +7,8 @@ use crate::core::project::PartKind;
 use crate::core::split::split;
 use crate::error::Failure;
 use crate::store::buttons::ButtonMessage;
-use crate::store::inbox::{Answer, Inbound, Outcome};
-use crate::store::replies::{self, Apart};
+use crate::store::inbox::{Inbound, Outcome, ReplyRoute};
+use crate::store::replies::{self, ReplySearchKey};
 use acp_shared::codes::Code;
 use std::time::Duration;
 
@@ -56,8 +56,8 @@ impl Inner {
         // Deferred until an adapter serves the conversation, like the agent's output.
         let channel = self.channels.get(&inbound.conversation).map_err(Failure::from)?;
         let text = match inbound.answer {
-            Answer::ByMessage => outcome.text(),
-            Answer::ByCaller => {
+            ReplyRoute::ByMessage => outcome.text(),
+            ReplyRoute::ByCaller => {
                 late(inbound, outcome, before == Before::PerhapsByCaller, channel.reads_markdown()).into()
             }
         };
@@ -74,7 +74,7 @@ impl Inner {
         for (number, text) in texts.into_iter().enumerate() {
             let asks = outcome.asks().filter(|_| number + 1 == count);
             let nonce = root_nonce(inbound, &format!("reply {number}"));
-            let Apart { tag, others } = self.apart(inbound, (&nonce, &text), received_at_ms).await?;
+            let ReplySearchKey { tag, others } = self.apart(inbound, (&nonce, &text), received_at_ms).await?;
             let message = Outgoing {
                 kind,
                 text,
@@ -92,7 +92,7 @@ impl Inner {
                 self.reply(channel.as_ref(), inbound, &message, before != Before::Nobody).await?
             else {
                 let nonce = message.nonce;
-                let never = move |tx: &crate::store::Tx<'_>| replies::ended(tx, &nonce, None);
+                let never = move |tx: &crate::store::Tx<'_>| replies::record_outcome(tx, &nonce, None);
                 self.store.write("reply_rejected", never).await?;
                 continue;
             };
@@ -112,9 +112,9 @@ impl Inner {
         inbound: &Inbound,
         (nonce, text): (&str, &str),
         received_at_ms: u64,
-    ) -> Result<Apart, Failure> {
+    ) -> Result<ReplySearchKey, Failure> {
         let (at, said) = (inbound.conversation.clone(), (nonce.to_owned(), text.to_owned()));
-        let since_ms = received_at_ms.saturating_sub(replies::OTHERS_BEFORE_MS);
+        let since_ms = received_at_ms.saturating_sub(replies::SEARCH_WINDOW_MS);
         let begin = move |tx: &crate::store::Tx<'_>| replies::begin(tx, &at, (&said.0, &said.1), since_ms);
         self.store.write("reply_begin", begin).await.map_err(Failure::from)
     }
@@ -172,7 +172,7 @@ impl Inner {
     pub(super) fn show(&self, inbound: &Inbound, outcome: &Outcome) {
         let Outcome::Prompted { queued_behind, .. } = outcome else { return };
         let Ok(channel) = self.channels.get(&inbound.conversation) else { return };
-        if inbound.answer == Answer::ByCaller || !channel.can_signal() {
+        if inbound.answer == ReplyRoute::ByCaller || !channel.can_signal() {
             return;
         }
         let message_id = inbound.message_id.clone();

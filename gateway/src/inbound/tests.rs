@@ -2,8 +2,15 @@
 use super::*;
 use crate::api::{AgentView, StatusView};
 use crate::channel::console::Console;
-use crate::channel::{Channel, Lookup, MessageLimit, Outgoing, SendOutcome, Unit};
-use crate::config::load::{Inputs, Loaded, load};
+use crate::channel::Channel;
+use crate::channel::Lookup;
+use crate::channel::MessageLimit;
+use crate::channel::Outgoing;
+use crate::channel::SendOutcome;
+use crate::channel::Unit;
+use crate::config::load::Inputs;
+use crate::config::load::LoadedConfig;
+use crate::config::load::load;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
 use crate::core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
@@ -12,9 +19,13 @@ use crate::core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use crate::core::session::SessionState;
 use crate::core::told::error_message;
 use crate::core::ttl::Expiry;
-use crate::http::service::Reply;
-use crate::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
-use crate::store::levels::Circumstances;
+use crate::http::service::ServiceFuture;
+use crate::manager::CancelResult;
+use crate::manager::PromptAccepted;
+use crate::manager::SessionStatus;
+use crate::manager::SpawnRequest;
+use crate::manager::SpawnResult;
+use crate::store::levels::SessionActivity;
 use crate::store::sessions::SessionFilter;
 use crate::tests::{Scribe, binding_row, conversation, open, session_row, spawn};
 use acp_shared::ids::RunId;
@@ -191,7 +202,7 @@ async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restar
     crate::tests::eventually("the message arrives", || async { (fake.said() == ["hello"]).then_some(()) })
         .await;
     crate::tests::eventually("nothing is left in the inbox", || async {
-        let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
         left.is_empty().then_some(())
     })
     .await;
@@ -220,7 +231,7 @@ async fn stale_bindings_and_full_queues_are_counted() {
     ] {
         assert!(text.contains(series), "{series}: {text}");
     }
-    let levels = store.read("levels", crate::store::levels::look).await.unwrap();
+    let levels = store.read("levels", crate::store::levels::read_gauges).await.unwrap();
     assert_eq!(levels.stale_bindings, 1, "acp_stale_bindings");
 }
 

@@ -13,7 +13,7 @@ use crate::core::run::RunState;
 use crate::core::session::SessionState;
 use crate::core::{mcp, options};
 use crate::error::Failure;
-use crate::lookup::{Findings, look_up_soon};
+use crate::lookup::{LookupResults, look_up_with_timeout};
 use crate::observe;
 use crate::runtime::Runtime;
 use crate::store::{SpawnTx, StoreError};
@@ -61,7 +61,7 @@ impl Manager {
             key: key.clone(),
             fingerprint: fingerprint(&request),
         };
-        if let Some(spawned) = self.spawned_before(&keyed).await? {
+        if let Some(spawned) = self.stored_spawn(&keyed).await? {
             return Ok(spawned);
         }
         policy.may_spawn(request.prompt.is_some())?;
@@ -86,7 +86,7 @@ impl Manager {
         mcp::check_directories(&request.additional_directories)?;
         let directories = &request.additional_directories;
         let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
-        let found = look_up_soon(&self.deps.supervisor, &lookup).await?;
+        let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         let tx = self.spawn_tx((agent, request, windows), (key, keyed.clone()), policy, &found)?;
         let spawned = SpawnResult {
             session_key: tx.session.session_key.clone(),
@@ -97,7 +97,7 @@ impl Manager {
             Ok(()) => observe::spawned(&session, run.as_ref()),
             // Another connection used the same key just now: return its response.
             Err(StoreError::KeyTaken { .. }) => {
-                let before = self.spawned_before(&keyed).await?;
+                let before = self.stored_spawn(&keyed).await?;
                 return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
             }
             Err(error) => return Err(over_cap(error, policy)),
@@ -144,7 +144,7 @@ impl Manager {
         Ok(())
     }
 
-    async fn spawned_before(&self, keyed: &IdempotencyRecord) -> Result<Option<SpawnResult>, Failure> {
+    async fn stored_spawn(&self, keyed: &IdempotencyRecord) -> Result<Option<SpawnResult>, Failure> {
         let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
         let metrics = &self.deps.metrics;
         match found.map_err(Failure::from)? {
@@ -169,7 +169,7 @@ impl Manager {
         (agent, request, windows): (AgentName, SpawnRequest, BindingTimeouts),
         (key, keyed): (IdempotencyKey, IdempotencyRecord),
         policy: &EffectivePolicy,
-        found: &Findings,
+        found: &LookupResults,
     ) -> Result<SpawnTx, Failure> {
         let profile = self.deps.profiles.profile(&agent, found)?;
         let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref(), found)?;

@@ -46,14 +46,14 @@ struct Rig {
 impl Rig {
     fn new(peer: Box<dyn Peer>, restarts: bool) -> Self {
         let runtime = peer.runtime();
-        let link = runtime.link(None).unwrap();
+        let link = runtime.machine(None).unwrap();
         Self { peer, runtime, link, restarts, at: 0, log: Vec::new() }
     }
 
     /// One call, and everything that the agent answers to at once.
     fn call(&mut self, act: impl FnOnce(&mut dyn BackendMachine) -> Vec<BackendStep>) -> Vec<BackendStep> {
         if self.restarts {
-            self.link = self.runtime.link(Some(&self.link.save())).unwrap();
+            self.link = self.runtime.machine(Some(&self.link.save())).unwrap();
         }
         let mut steps = act(self.link.as_mut());
         let mut lines = Vec::new();
@@ -271,7 +271,7 @@ fn another_process_is_another_start(peer: Box<dyn Peer>) {
 
 fn foreign_state_is_an_error(peer: Box<dyn Peer>) {
     for text in ["{", "[1]", "7", "\"x\""] {
-        assert!(peer.runtime().link(Some(text)).is_err(), "{text}");
+        assert!(peer.runtime().machine(Some(text)).is_err(), "{text}");
     }
 }
 

@@ -8,18 +8,18 @@ use acp_shared::ids::RunId;
 
 /// Replacement machine. Keeps the saved state for the time when the backend is available again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MissingLink {
+pub(crate) struct UnavailableMachine {
     saved: String,
 }
 
-impl MissingLink {
+impl UnavailableMachine {
     /// Replaces the machine with this saved state.
     pub(crate) fn new(saved: Option<&str>) -> Self {
         Self { saved: saved.unwrap_or_default().to_owned() }
     }
 }
 
-impl BackendMachine for MissingLink {
+impl BackendMachine for UnavailableMachine {
     fn start_session(&mut self, _: &StartSessionParams) -> Vec<BackendStep> {
         Vec::new()
     }

@@ -22,20 +22,20 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     ///
     /// # Errors
     /// `saved` was not written by this backend.
-    fn link(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, LinkStateError>;
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError>;
 
     /// Returns if sessions can be started now, with details for people.
-    fn health(&self) -> Health;
+    fn health(&self) -> BackendHealth;
 }
 
 /// Error of restoring a saved machine.
 #[derive(Debug, thiserror::Error)]
 #[error("the saved state of the runtime link cannot be read")]
-pub(crate) struct LinkStateError(#[from] pub(crate) serde_json::Error);
+pub(crate) struct MachineStateError(#[from] pub(crate) serde_json::Error);
 
 /// Health of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Health {
+pub(crate) struct BackendHealth {
     /// True if the backend can be used.
     pub(crate) ok: bool,
     /// Details for people.

@@ -1,16 +1,26 @@
 //! One step: the actor decides, the store commits, and only then are the effects executed. Also the recovery
 //! from a failed commit.
 
-use super::{Ended, Envelope, Task, note_trouble, refuse_waiting, trouble};
-use crate::core::actor::{
-    ActorCommand, ActorEffect, ActorInput, CommandReply, IdempotencyRecord, LeaseEvent, StepContext,
-    StepOutput, Ticket,
-};
+use super::ActorRequest;
+use super::SessionTask;
+use super::TaskEnded;
+use super::record_blocked_session;
+use super::refuse_waiting;
+use super::trouble;
+use crate::core::actor::ActorCommand;
+use crate::core::actor::ActorEffect;
+use crate::core::actor::ActorInput;
+use crate::core::actor::CommandReply;
+use crate::core::actor::IdempotencyRecord;
+use crate::core::actor::LeaseEvent;
+use crate::core::actor::StepContext;
+use crate::core::actor::StepOutput;
+use crate::core::actor::Ticket;
 use crate::core::effect::Write;
 use crate::core::rows::LeaseStatus;
 use crate::error::Failure;
 use crate::observe;
-use crate::requests::Performer;
+use crate::requests::AgentRequestExecutor;
 use crate::session_load::make;
 use crate::session_news::{acked, attached, closing, spawned, written};
 use crate::store::StoreError;
@@ -25,20 +35,20 @@ use std::time::Duration;
 const REBUILD_MS: u64 = 250;
 
 /// True if a command must act on the process even if nothing can be committed (H19).
-pub(super) const fn stops(command: &ActorCommand) -> bool {
+pub(super) const fn is_stop_command(command: &ActorCommand) -> bool {
     matches!(command, ActorCommand::Cancel(_) | ActorCommand::Close(_))
 }
 
 /// Requests the end of a process, regardless of the database.
-pub(super) async fn stop_lease(deps: &super::Deps, lease_id: LeaseId) {
+pub(super) async fn close_lease_now(deps: &super::Deps, lease_id: LeaseId) {
     let reason = "stopped while the control plane cannot be written".to_owned();
     drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
 }
 
-impl Task {
+impl SessionTask {
     /// Handles a command: repeats the stored response if its key was used, else runs one step.
-    pub(super) async fn on_command(&mut self, envelope: Envelope) -> Ended {
-        let Envelope { command, keyed, reply } = envelope;
+    pub(super) async fn on_command(&mut self, request: ActorRequest) -> TaskEnded {
+        let ActorRequest { command, keyed, reply } = request;
         if let Some(keyed) = &keyed {
             match self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await {
                 Ok(None) => self.deps.metrics.idempotency(verb(&keyed.scope), "fresh"),
@@ -47,35 +57,35 @@ impl Task {
                     let result_is = if same { "replay" } else { "conflict" };
                     self.deps.metrics.idempotency(verb(&keyed.scope), result_is);
                     drop(reply.send(replay(&command, keyed, &fingerprint, &result)));
-                    return Ended::No;
+                    return TaskEnded::No;
                 }
                 Err(error) => {
-                    if stops(&command) {
+                    if is_stop_command(&command) {
                         self.stop_process().await;
                     }
                     drop(reply.send(Err(Failure::from(error))));
-                    return Ended::No;
+                    return TaskEnded::No;
                 }
             }
         }
         if matches!(command, ActorCommand::Prompt { .. }) {
-            self.look_before_prompt().await;
+            self.look_up_before_prompt().await;
         }
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         self.waiting.insert(ticket, reply);
-        let stop = stops(&command);
+        let stop = is_stop_command(&command);
         self.step_stopping(ActorInput::Command { ticket, command, keyed }, stop).await
     }
 
     /// Runs one step that needs no action if the commit fails.
-    pub(super) async fn step(&mut self, input: ActorInput) -> Ended {
+    pub(super) async fn step(&mut self, input: ActorInput) -> TaskEnded {
         self.step_stopping(input, false).await
     }
 
     /// Runs one step: decide, commit, act. `stops` is true if the process must be ended even if nothing can
     /// be committed (H19).
-    async fn step_stopping(&mut self, input: ActorInput, stops: bool) -> Ended {
+    async fn step_stopping(&mut self, input: ActorInput, stops: bool) -> TaskEnded {
         let ctx = StepContext { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
         let StepOutput { writes, effects, transitions, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
@@ -84,20 +94,20 @@ impl Task {
                 .iter()
                 .any(|write| matches!(write, Write::LeaseStatus { usage: LeaseStatus::Ready, .. }));
             if let Err(error) = self.deps.store.commit(fence, writes).await {
-                let stops = stops || (opens && self.opens_in_vain(ctx.now_ms));
+                let stops = stops || (opens && self.open_commit_timed_out(ctx.now_ms));
                 return self.on_commit_failed(&error, effects, stops).await;
             }
         }
         observe::committed(&self.deps.metrics, self.actor.session(), &transitions);
         self.follow_lease();
         self.perform_effects(effects).await;
-        Ended::No
+        TaskEnded::No
     }
 
     /// Handles a failed commit of an opened session. The rebuilt actor reads the opening again from the
     /// process, for at most the time that an agent may take to open a session. Returns true if the process is
     /// to be ended.
-    fn opens_in_vain(&mut self, now_ms: u64) -> bool {
+    fn open_commit_timed_out(&mut self, now_ms: u64) -> bool {
         let Some(lease_id) = self.actor.session().lease_id else { return false };
         let since_ms = match self.unopened {
             Some((of, since_ms)) if of == lease_id => since_ms,
@@ -112,7 +122,12 @@ impl Task {
     }
 
     /// Reports a failed commit to all callers, and rebuilds the actor from the last commit.
-    async fn on_commit_failed(&mut self, error: &StoreError, effects: Vec<ActorEffect>, stop: bool) -> Ended {
+    async fn on_commit_failed(
+        &mut self,
+        error: &StoreError,
+        effects: Vec<ActorEffect>,
+        stop: bool,
+    ) -> TaskEnded {
         let failure = Failure::from(error.clone());
         for act in effects {
             if let ActorEffect::Reply { ticket, .. } = act {
@@ -140,28 +155,28 @@ impl Task {
         self.rebuild().await
     }
 
-    fn superseded(&self) -> Ended {
+    fn superseded(&self) -> TaskEnded {
         tracing::warn!(session_key = %self.key, "superseded by another actor");
         self.deps.metrics.actor_restarted("superseded");
-        Ended::Yes
+        TaskEnded::Yes
     }
 
     /// Ends the process of the last committed lease, although nothing can be committed now (H19).
     async fn stop_process(&mut self) {
         if let Some((lease_id, _)) = &self.feed {
-            stop_lease(&self.deps, *lease_id).await;
+            close_lease_now(&self.deps, *lease_id).await;
         }
     }
 
     /// Rebuilds the actor from the database once possible, unless another actor owns the session by then.
-    pub(super) async fn rebuild(&mut self) -> Ended {
+    pub(super) async fn rebuild(&mut self) -> TaskEnded {
         let mut lease_id = self.feed.as_ref().map(|(lease_id, _)| *lease_id);
         loop {
             tokio::select! {
-                () = self.deps.stop.cancelled() => return Ended::Yes,
+                () = self.deps.stop.cancelled() => return TaskEnded::Yes,
                 () = tokio::time::sleep(Duration::from_millis(REBUILD_MS)) => {}
             }
-            let made = match self.deps.store.claim_again(self.fence.clone()).await {
+            let made = match self.deps.store.reclaim(self.fence.clone()).await {
                 Ok((snapshot, fence)) => {
                     self.fence = fence;
                     make(&self.deps, snapshot)
@@ -171,25 +186,25 @@ impl Task {
             };
             match made {
                 Ok(actor) => {
-                    self.deps.metrics.troubles().clear(&trouble(&self.key));
+                    self.deps.metrics.blocked_items().clear(&trouble(&self.key));
                     self.actor = actor;
                     self.calls = FuturesUnordered::new();
                     self.lookup = None;
-                    self.performer = Performer::new(self.deps.supervisor.clone());
+                    self.executor = AgentRequestExecutor::new(self.deps.supervisor.clone());
                     self.feed = None;
                     self.fresh = true;
-                    return Ended::No;
+                    return TaskEnded::No;
                 }
                 Err(failure) => {
-                    if refuse_waiting(&mut self.lanes, &failure)
+                    if refuse_waiting(&mut self.queues, &failure)
                         && let Some(lease_id) = lease_id.take()
                     {
-                        stop_lease(&self.deps, lease_id).await;
+                        close_lease_now(&self.deps, lease_id).await;
                     }
-                    if failure.is_for_repair() {
+                    if failure.needs_repair() {
                         tracing::error!(session_key = %self.key, %failure, "the actor cannot be made again");
-                        note_trouble(&self.deps, &self.key, &failure);
-                        return Ended::Yes;
+                        record_blocked_session(&self.deps, &self.key, &failure);
+                        return TaskEnded::Yes;
                     }
                 }
             }
@@ -214,7 +229,7 @@ impl Task {
         for act in effects {
             match act {
                 ActorEffect::Spawn(_) | ActorEffect::Attach { .. } | ActorEffect::Input { .. }
-                    if self.link_is_news() => {}
+                    if self.has_connection_changed() => {}
                 ActorEffect::Spawn(spawn) => {
                     let lease_id = spawn.lease_id;
                     // Sent again if the supervisor may not have received an earlier request.
@@ -243,11 +258,11 @@ impl Task {
                 }
                 ActorEffect::Perform { row, again } => {
                     let (env, roots) = (self.actor.agent_env(), self.actor.agent_roots());
-                    self.performer.perform(*row, again, roots, env);
+                    self.executor.perform(*row, again, roots, env);
                 }
-                ActorEffect::Inspect { row } => self.performer.inspect(*row, self.actor.agent_roots()),
-                ActorEffect::Recall { at } => self.performer.recall(at),
-                ActorEffect::DropRequest { at } => self.performer.forget(at),
+                ActorEffect::Inspect { row } => self.executor.inspect(*row, self.actor.agent_roots()),
+                ActorEffect::Recall { at } => self.executor.recall(at),
+                ActorEffect::DropRequest { at } => self.executor.forget(at),
                 ActorEffect::Reply { ticket, result } => self.reply(ticket, result),
                 ActorEffect::Log(note) => tracing::info!(session_key = %self.key, note),
                 ActorEffect::LineFault(what) => {
@@ -261,7 +276,7 @@ impl Task {
     /// decided for the previous connection are not sent: the actor is notified next and then requests
     /// everything again. If sent twice, a start could be refused first and then succeed, and its process
     /// would be orphaned.
-    fn link_is_news(&self) -> bool {
+    fn has_connection_changed(&self) -> bool {
         self.link.has_changed().unwrap_or(false)
     }
 

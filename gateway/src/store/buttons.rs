@@ -3,7 +3,7 @@
 use crate::core::project::actions::{ButtonSubject, SubjectState, text_after_resolution};
 use crate::core::project::{PartKind, unedited_notice};
 use crate::core::rows::{BindingRow, ConversationRef};
-use crate::store::codec::{Int, Word as _, all, first, id, id_opt, int, json, run, to_json, word};
+use crate::store::codec::{Int, SqlEnum as _, all, first, id, id_opt, int, json, run, to_json, word};
 use crate::store::error::StoreError;
 use crate::store::{delivery, now_ms, permissions};
 use acp_shared::ids::{BindingId, SessionKey};
@@ -19,7 +19,7 @@ const PAUSE_MS_MAX: u64 = 5 * 60_000;
 /// Parameters: longest pause, first pause, current time.
 const DUE: &str = "(tries = 0 OR tried_at > ?3 OR tried_at + min(?1, ?2 << min(tries, 16)) <= ?3)";
 /// Maximum number of messages amended in one step.
-const OVER_MAX: usize = 64;
+const SETTLED_MAX: usize = 64;
 /// Maximum number of bindings returned for one pass.
 const BINDINGS_MAX: u32 = 1_000;
 
@@ -38,7 +38,7 @@ pub(crate) struct ButtonMessage {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn keep(
+pub(crate) fn insert_message(
     db: &Connection,
     at: &ConversationRef,
     session: &SessionKey,
@@ -61,7 +61,7 @@ pub(crate) fn keep(
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn is_kept(
+pub(crate) fn has_message_about(
     db: &Connection,
     at: &ConversationRef,
     about: &ButtonSubject,
@@ -77,7 +77,7 @@ pub(crate) fn is_kept(
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn over(
+pub(crate) fn settled_messages(
     db: &Connection,
     at: &ConversationRef,
     session: &SessionKey,
@@ -95,21 +95,21 @@ pub(crate) fn over(
     let mut out = Vec::new();
     // Skips unsettled messages within the query: many of them must not hide a settled one.
     while let Some(row) = rows.next()?
-        && out.len() < OVER_MAX
+        && out.len() < SETTLED_MAX
     {
         let kept = ButtonMessage {
             message_id: row.get("message_id")?,
             kind: word(row, "kind")?,
             text: row.get("text")?,
         };
-        let text = at_its_end(db, json(row, "about_json")?, &kept.text, is_markdown)?;
+        let text = settled_text(db, json(row, "about_json")?, &kept.text, is_markdown)?;
         out.extend(text.map(|text| ButtonMessage { text, ..kept }));
     }
     Ok(out)
 }
 
 /// New text of a message once its subject is settled; `None` before.
-fn at_its_end(
+fn settled_text(
     db: &Connection,
     about: ButtonSubject,
     text: &str,
@@ -159,7 +159,7 @@ pub(crate) fn bindings(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, S
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn tried(
+pub(crate) fn record_attempt(
     db: &Connection,
     at: &ConversationRef,
     message_id: &str,
@@ -180,7 +180,7 @@ pub(crate) fn tried(
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn refused(
+pub(crate) fn plan_result_notice(
     db: &Connection,
     binding: &BindingRow,
     message: &ButtonMessage,
@@ -193,6 +193,6 @@ pub(crate) fn refused(
     })?;
     let said = found.and_then(|(seq, no, run_id)| unedited_notice(of, (seq, no), run_id, &message.text));
     delivery::plan(db, binding, said.as_slice())?;
-    tried(db, &binding.conversation, &message.message_id, true)?;
+    record_attempt(db, &binding.conversation, &message.message_id, true)?;
     Ok(said.is_some())
 }

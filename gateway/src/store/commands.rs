@@ -52,7 +52,7 @@ pub(crate) fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, S
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn bindings_near(
+pub(crate) fn bindings_in_account(
     db: &Connection,
     key: &SessionKey,
     at: &ConversationRef,
@@ -78,7 +78,7 @@ pub(crate) fn set_window(
 ) -> Result<Vec<BindingRow>, StoreError> {
     let now = now_ms();
     let mut changed = Vec::new();
-    for row in bindings_near(db, key, at)? {
+    for row in bindings_in_account(db, key, at)? {
         let row = with_timeout(row, window, ms, now);
         bindings::set_windows(db, &row)?;
         changed.push(row);
@@ -127,7 +127,7 @@ pub(crate) fn before<T: DeserializeOwned>(
 ///
 /// # Errors
 /// Errors of `work`; [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn once<T: Serialize + DeserializeOwned>(
+pub(crate) fn run_once<T: Serialize + DeserializeOwned>(
     db: &Connection,
     scope: &str,
     key: &IdempotencyKey,

@@ -14,7 +14,7 @@ use rusqlite::Connection;
 
 /// Bindings and sessions of one conversation, as stored.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct ConversationSnapshot {
     binding: Option<(BindingRow, BoundSession)>,
     busy: bool,
     under: Option<StaticSession>,
@@ -22,7 +22,7 @@ pub(crate) struct Look {
     pub(crate) next: Option<SessionKey>,
 }
 
-impl Look {
+impl ConversationSnapshot {
     /// View of this state for the decision in `core/configured.rs`.
     pub(crate) fn seen(&self) -> ConversationState<'_> {
         let binding = self.binding.as_ref().map(|(row, target)| (row, *target));
@@ -41,8 +41,12 @@ impl Look {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn look(db: &Connection, table: &[Binding], at: &ConversationRef) -> Result<Look, StoreError> {
-    let mut look = Look { binding: None, busy: false, under: None, next: None };
+pub(crate) fn read_conversation(
+    db: &Connection,
+    table: &[Binding],
+    at: &ConversationRef,
+) -> Result<ConversationSnapshot, StoreError> {
+    let mut look = ConversationSnapshot { binding: None, busy: false, under: None, next: None };
     if let Some(row) = bindings::of_conversation(db, at)? {
         let target = bindings::target(db, &row.session_key)?;
         look.busy = busy(db, &row.session_key)?;
@@ -52,7 +56,7 @@ pub(crate) fn look(db: &Connection, table: &[Binding], at: &ConversationRef) -> 
     let Some(agent) = &entry.agent else { return Ok(look) };
     let first = first_key(agent, (&at.channel, &at.account_id, &entry.conversation));
     let first = first.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?;
-    let (newest, before) = under(db, &first)?;
+    let (newest, before) = newest_under_key(db, &first)?;
     look.under = newest;
     let next = next_key(&first, before);
     look.next = Some(next.map_err(|_| StoreError::Refused("a conversation that no key can be made of"))?);
@@ -67,7 +71,7 @@ fn busy(db: &Connection, key: &SessionKey) -> Result<bool, StoreError> {
 }
 
 /// The newest session with this key or a numbered successor of it, and the number of such sessions.
-fn under(db: &Connection, key: &SessionKey) -> Result<(Option<StaticSession>, u64), StoreError> {
+fn newest_under_key(db: &Connection, key: &SessionKey) -> Result<(Option<StaticSession>, u64), StoreError> {
     // ';' is the character after ':'.
     const UNDER: &str = "session_key = ?1 OR (session_key > ?1 || ':' AND session_key < ?1 || ';')";
     const MADE: &str = "SELECT metadata_json FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid";

@@ -3,7 +3,7 @@
 use crate::core::rows::{LeaseRow, LeaseStatus};
 #[cfg(test)]
 use crate::store::Store;
-use crate::store::codec::{Int, Word, all, first, id, int, json, run, to_json, word};
+use crate::store::codec::{Int, SqlEnum, all, first, id, int, json, run, to_json, word};
 use crate::store::error::StoreError;
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::LeaseKind;

@@ -3,7 +3,7 @@
 use crate::core::permission::parse_permission_id;
 use crate::core::rows::{PermissionRow, ResolvedBy};
 use crate::store::Store;
-use crate::store::codec::{Int, Word, all, first, id, int, int_opt, json, run, to_json, word, word_opt};
+use crate::store::codec::{Int, SqlEnum, all, first, id, int, int_opt, json, run, to_json, word, word_opt};
 use crate::store::error::StoreError;
 use acp_shared::ids::{LeaseId, SessionKey};
 use rusqlite::{Connection, Row, params};

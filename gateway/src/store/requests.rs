@@ -1,7 +1,7 @@
 //! `acp_agent_request`: requests of agents to their client other than permissions (H3).
 
 use crate::core::rows::AgentRequestRow;
-use crate::store::codec::{Int, Word, all, id, json, run, to_json, word};
+use crate::store::codec::{Int, SqlEnum, all, id, json, run, to_json, word};
 use crate::store::error::StoreError;
 use acp_shared::ids::LeaseId;
 use rusqlite::{Connection, Row, params};

@@ -286,7 +286,7 @@ mod tests {
     };
     use crate::core::run::RunState;
     use crate::core::session::{Ending, SessionState};
-    use crate::store::codec::Word;
+    use crate::store::codec::SqlEnum;
 
     fn migrate(db: &mut Connection) {
         migrate_with(db, MIGRATIONS).unwrap();
@@ -325,7 +325,7 @@ mod tests {
         list.split(',').map(|word| word.trim().trim_matches('\'').to_owned()).collect()
     }
 
-    fn assert_words<T: Word>(db: &Connection, table: &str, column: &str) {
+    fn assert_words<T: SqlEnum>(db: &Connection, table: &str, column: &str) {
         let want: Vec<String> = T::ALL.iter().map(|value| value.word().to_owned()).collect();
         assert_eq!(checked_words(db, table, column), want, "{table}.{column}");
     }

@@ -6,7 +6,7 @@ use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;
 use crate::core::ttl::{BindingTimes, TimeoutInput, Timeouts};
 use crate::store::codec::{
-    Int, Word, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
+    Int, SqlEnum, all, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word, word_opt,
 };
 use crate::store::error::StoreError;
 use crate::store::{Store, bindings};
@@ -128,7 +128,7 @@ pub(crate) fn update(db: &Connection, row: &SessionRow) -> Result<(), StoreError
             ":cwd": row.cwd,
             ":label": row.label,
             ":state": row.state.word(),
-            ":ending": row.ending.map(Word::word),
+            ":ending": row.ending.map(SqlEnum::word),
             ":last_error": to_json_opt(row.last_error.as_ref())?,
             ":agent_session_id": row.agent_session_id,
             ":resumable": row.resumable,
@@ -199,9 +199,9 @@ pub(crate) fn check_caps(
 
 /// Open session with the data for the caps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rest {
+pub(crate) struct SessionUsage {
     /// True if the session is not in use.
-    pub(crate) asleep: bool,
+    pub(crate) is_idle: bool,
     /// Channel and account of the session's first binding.
     pub(crate) account: Option<(String, String)>,
 }
@@ -210,7 +210,7 @@ pub(crate) struct Rest {
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<Rest>, StoreError> {
+pub(crate) fn session_usage(db: &Connection, key: &SessionKey) -> Result<Option<SessionUsage>, StoreError> {
     let sql = format!(
         "SELECT b.channel, b.account_id, NOT ({IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
          ON b.rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = s.session_key) \
@@ -219,7 +219,7 @@ pub(crate) fn rest(db: &Connection, key: &SessionKey) -> Result<Option<Rest>, St
     first(db, &sql, [key.as_str()], |row| {
         let channel: Option<String> = row.get("channel")?;
         let account = channel.zip(row.get::<_, Option<String>>("account_id")?);
-        Ok(Rest { asleep: row.get("asleep")?, account })
+        Ok(SessionUsage { is_idle: row.get("asleep")?, account })
     })
 }
 
@@ -302,7 +302,7 @@ fn found(db: &Connection) -> Result<Vec<RecoveryCandidate>, StoreError> {
 
 /// Session with a timeout, and the input for its deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mortal {
+pub(crate) struct ExpiringSession {
     /// Session key.
     pub(crate) session_key: SessionKey,
     /// Data that the deadline depends on.
@@ -313,7 +313,7 @@ pub(crate) struct Mortal {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<TimeoutInput>, StoreError> {
+pub(crate) fn expiry_subject(db: &Connection, row: &SessionRow) -> Result<Option<TimeoutInput>, StoreError> {
     const SQL: &str = concat!(
         "SELECT ",
         has_runs!("r.state IN ('queued','running')"),
@@ -335,7 +335,7 @@ pub(crate) fn subject(db: &Connection, row: &SessionRow) -> Result<Option<Timeou
 }
 
 /// Resting sessions with a timeout. Without configured timeouts, only those whose bindings have their own.
-fn mortals(db: &Connection, windows: Timeouts) -> Result<Vec<Mortal>, StoreError> {
+fn expiring_sessions(db: &Connection, windows: Timeouts) -> Result<Vec<ExpiringSession>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
          acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
@@ -345,8 +345,8 @@ fn mortals(db: &Connection, windows: Timeouts) -> Result<Vec<Mortal>, StoreError
     let rows = all(db, &sql, params![windows.session_ms > 0, for_bindings], from_row)?;
     let mut out = Vec::with_capacity(rows.len());
     for row in rows {
-        if let Some(subject) = subject(db, &row)? {
-            out.push(Mortal { session_key: row.session_key, subject });
+        if let Some(subject) = expiry_subject(db, &row)? {
+            out.push(ExpiringSession { session_key: row.session_key, subject });
         }
     }
     Ok(out)
@@ -382,16 +382,19 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn mortals(&self, windows: Timeouts) -> Result<Vec<Mortal>, StoreError> {
-        self.read("mortals", move |db| mortals(db, windows)).await
+    pub(crate) async fn expiring_sessions(
+        &self,
+        windows: Timeouts,
+    ) -> Result<Vec<ExpiringSession>, StoreError> {
+        self.read("mortals", move |db| expiring_sessions(db, windows)).await
     }
 
     /// Data that the timeouts of one session depend on; `None` if the session is closed or missing.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn subject(&self, key: SessionKey) -> Result<Option<TimeoutInput>, StoreError> {
-        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| subject(db, &row))).await
+    pub(crate) async fn expiry_subject(&self, key: SessionKey) -> Result<Option<TimeoutInput>, StoreError> {
+        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| expiry_subject(db, &row))).await
     }
 }
 

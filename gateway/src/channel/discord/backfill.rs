@@ -5,7 +5,7 @@ use super::Inner;
 use super::lanes::{Lane, PAUSE};
 use super::owed::Look;
 use super::reads::Came;
-use crate::channel::{Place, Placed};
+use crate::channel::{BoundConversation, Placed};
 use acp_discord::core::errors::{Meaning, What};
 use acp_discord::core::event::Message;
 use acp_discord::core::ids::Snowflake;
@@ -94,7 +94,7 @@ impl Behind {
 }
 
 /// Returns the id after which a conversation is to be read: the mark, or else the time of the binding.
-fn mark_of(place: &Place) -> Snowflake {
+fn mark_of(place: &BoundConversation) -> Snowflake {
     let since = Snowflake::from_ms(place.bound_at_ms);
     place.backfilled_through.as_deref().and_then(|id| id.parse().ok()).unwrap_or(since)
 }

@@ -1,6 +1,6 @@
 //! Cache of the bound conversations; no I/O. Messages in unbound conversations need no database query.
 
-use crate::channel::Place;
+use crate::channel::BoundConversation;
 use acp_discord::core::ids::Snowflake;
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ pub(super) struct Bound {
 
 impl Bound {
     /// Creates a snapshot. `as_of` is the binding counter before the query.
-    pub(super) fn new(as_of: u64, places: &[Place]) -> Self {
+    pub(super) fn new(as_of: u64, places: &[BoundConversation]) -> Self {
         let id = |text: &String| text.parse::<Snowflake>().ok();
-        let entry = |place: &Place| {
+        let entry = |place: &BoundConversation| {
             let at = &place.conversation;
             Some((id(&at.conversation_id)?, at.parent_conversation_id.as_ref().and_then(id)))
         };
@@ -60,14 +60,14 @@ mod tests {
     use super::*;
     use crate::channel::ConversationRef;
 
-    fn place(id: &str, parent: Option<&str>) -> Place {
+    fn place(id: &str, parent: Option<&str>) -> BoundConversation {
         let conversation = ConversationRef {
             channel: "discord".to_owned(),
             account_id: "main".to_owned(),
             conversation_id: id.to_owned(),
             parent_conversation_id: parent.map(str::to_owned),
         };
-        Place { conversation, bound_at_ms: 1, backfilled_through: None }
+        BoundConversation { conversation, bound_at_ms: 1, backfilled_through: None }
     }
 
     /// `Some(false)` is returned only as long as no binding was added since the snapshot.

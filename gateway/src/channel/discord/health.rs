@@ -2,7 +2,8 @@
 
 use super::Inner;
 use super::known::Sign;
-use crate::channel::{Figure, Health};
+use crate::channel::ChannelMetric;
+use crate::channel::Health;
 use crate::core::when::format_utc;
 use crate::store::now_ms;
 use acp_discord::core::closes;
@@ -191,28 +192,32 @@ fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> 
 }
 
 /// Returns the metrics of the account.
-fn figures((up, authorized): (bool, bool), requests: &Counts, events: &CountsNow) -> Vec<(Figure, u64)> {
+fn figures(
+    (up, authorized): (bool, bool),
+    requests: &Counts,
+    events: &CountsNow,
+) -> Vec<(ChannelMetric, u64)> {
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let mut all = vec![
-        (Figure::Connected, u64::from(up)),
-        (Figure::Authorized, u64::from(authorized)),
-        (Figure::Sessions("asked"), events.identifies),
-        (Figure::Sessions("begun"), events.readies),
-        (Figure::Sessions("resumed"), events.resumes),
-        (Figure::Gaps, events.gaps),
-        (Figure::EventsDropped, events.dropped),
-        (Figure::EventsStrange, events.strange.values().sum::<u64>() + requests.left_out),
-        (Figure::RequestsWaiting, count(requests.waiting)),
-        (Figure::RequestsUnderWay, count(requests.under_way)),
+        (ChannelMetric::Connected, u64::from(up)),
+        (ChannelMetric::Authorized, u64::from(authorized)),
+        (ChannelMetric::Sessions("asked"), events.identifies),
+        (ChannelMetric::Sessions("begun"), events.readies),
+        (ChannelMetric::Sessions("resumed"), events.resumes),
+        (ChannelMetric::Gaps, events.gaps),
+        (ChannelMetric::EventsDropped, events.dropped),
+        (ChannelMetric::EventsStrange, events.strange.values().sum::<u64>() + requests.left_out),
+        (ChannelMetric::RequestsWaiting, count(requests.waiting)),
+        (ChannelMetric::RequestsUnderWay, count(requests.under_way)),
     ];
     let Counts { requests, retries, limited, waits, .. } = requests;
-    all.extend(requests.iter().map(|((route, outcome), n)| (Figure::Requests(route, outcome), *n)));
-    all.extend(retries.iter().map(|(route, n)| (Figure::Retries(route), *n)));
-    all.extend(limited.iter().map(|(scope, n)| (Figure::RateLimits(scope.as_str()), *n)));
+    all.extend(requests.iter().map(|((route, outcome), n)| (ChannelMetric::Requests(route, outcome), *n)));
+    all.extend(retries.iter().map(|(route, n)| (ChannelMetric::Retries(route), *n)));
+    all.extend(limited.iter().map(|(scope, n)| (ChannelMetric::RateLimits(scope.as_str()), *n)));
     for (priority, waits) in waits {
         let total = u64::try_from(waits.total.as_millis()).unwrap_or(u64::MAX);
-        all.push((Figure::Turns(priority.as_str()), waits.count));
-        all.push((Figure::WaitedMs(priority.as_str()), total));
+        all.push((ChannelMetric::Turns(priority.as_str()), waits.count));
+        all.push((ChannelMetric::WaitedMs(priority.as_str()), total));
     }
     all
 }
@@ -285,21 +290,21 @@ mod tests {
         events.strange.insert("A".to_owned(), 6);
         events.strange.insert("B".to_owned(), 6);
         let want = [
-            (Figure::Connected, 1),
-            (Figure::Authorized, 1),
-            (Figure::Sessions("asked"), 9),
-            (Figure::Sessions("begun"), 8),
-            (Figure::Sessions("resumed"), 7),
-            (Figure::Gaps, 5),
-            (Figure::EventsDropped, 11),
-            (Figure::EventsStrange, 16),
-            (Figure::RequestsWaiting, 3),
-            (Figure::RequestsUnderWay, 2),
-            (Figure::Requests("create_message", "done"), 4),
-            (Figure::Retries("create_message"), 1),
-            (Figure::RateLimits("shared"), 6),
-            (Figure::Turns("final"), 2),
-            (Figure::WaitedMs("final"), 70),
+            (ChannelMetric::Connected, 1),
+            (ChannelMetric::Authorized, 1),
+            (ChannelMetric::Sessions("asked"), 9),
+            (ChannelMetric::Sessions("begun"), 8),
+            (ChannelMetric::Sessions("resumed"), 7),
+            (ChannelMetric::Gaps, 5),
+            (ChannelMetric::EventsDropped, 11),
+            (ChannelMetric::EventsStrange, 16),
+            (ChannelMetric::RequestsWaiting, 3),
+            (ChannelMetric::RequestsUnderWay, 2),
+            (ChannelMetric::Requests("create_message", "done"), 4),
+            (ChannelMetric::Retries("create_message"), 1),
+            (ChannelMetric::RateLimits("shared"), 6),
+            (ChannelMetric::Turns("final"), 2),
+            (ChannelMetric::WaitedMs("final"), 70),
         ];
         assert_eq!(figures((true, true), &counts, &events), want);
     }

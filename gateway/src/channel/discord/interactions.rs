@@ -11,7 +11,7 @@ use super::Inner;
 use super::answers::{ToTell, Twice};
 use super::render::{self, body};
 use super::slash::{specs, typed};
-use crate::channel::{Answer, AnswerShown, Inbound, Inbox, Kept, Offered, Said};
+use crate::channel::{AnswerShown, Inbound, Inbox, Kept, Offered, ReplyRoute, Said};
 use crate::core::command;
 use acp_discord::core::commands::line;
 use acp_discord::core::custom_id::{Carried, decode};
@@ -200,7 +200,7 @@ impl Inner {
         Inbound {
             author_id: at.who.user.id.to_string(),
             approves: self.settings().door.approves(&at.who),
-            answer: Answer::ByCaller,
+            answer: ReplyRoute::ByCaller,
             ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), shown(&at.who), text)
         }
     }

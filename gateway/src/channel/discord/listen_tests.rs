@@ -7,8 +7,8 @@ use super::super::door::{Door, People};
 use super::super::settings::Settings;
 use super::*;
 use crate::channel::{
-    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Kept, Offered, Place, Placed, Reply,
-    Said, Suggest, Suggestion, Waiting,
+    Amended, AnswerShown, BoundConversation, Change, Changed, ConversationRef, Inbound, Kept, Offered,
+    Placed, Reply, Said, Suggest, Suggestion, Waiting,
 };
 use acp_discord::core::base::Base;
 use acp_discord::core::closes;
@@ -28,7 +28,7 @@ type Meanwhile = Box<dyn FnOnce(&Plane) + Send>;
 /// Fake control plane with preset answers and a log of requests.
 #[derive(Default)]
 struct Plane {
-    bound: Mutex<Vec<Place>>,
+    bound: Mutex<Vec<BoundConversation>>,
     /// True if reads fail.
     is_away: Mutex<bool>,
     changes: watch::Sender<u64>,
@@ -56,7 +56,7 @@ impl Plane {
 
     /// Binds a conversation like the store: first the row, then the counter.
     fn bind(&self, id: &str) {
-        let place = Place { conversation: at(id), bound_at_ms: 1, backfilled_through: None };
+        let place = BoundConversation { conversation: at(id), bound_at_ms: 1, backfilled_through: None };
         self.bound.lock().unwrap().push(place);
         self.changes.send_modify(|count| *count += 1);
     }
@@ -106,7 +106,7 @@ impl Inbox for Arc<Plane> {
         self.ask(&format!("changed {} {change:?}", at.conversation_id));
         Box::pin(async { Changed::Nothing })
     }
-    fn bound(&self, _: String, _: String) -> Reply<'_, Option<Vec<Place>>> {
+    fn bound(&self, _: String, _: String) -> Reply<'_, Option<Vec<BoundConversation>>> {
         let answer = self.ask("bound").then(|| self.bound.lock().unwrap().clone());
         if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
             meanwhile(self);

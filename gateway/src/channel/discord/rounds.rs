@@ -7,7 +7,7 @@ use super::bound::Bound;
 use super::lanes::Job;
 use super::listen::Ear;
 use super::reads::{Scope, Spot, Todo};
-use crate::channel::Place;
+use crate::channel::BoundConversation;
 use acp_discord::core::ids::Snowflake;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 const LOOK_MAX: usize = 4;
 
 /// Binding counter before the query, and the bound conversations.
-pub(super) type Listing = (u64, Vec<Place>);
+pub(super) type Listing = (u64, Vec<BoundConversation>);
 
 /// Removed channel or server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

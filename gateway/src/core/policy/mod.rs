@@ -12,7 +12,7 @@ mod tests;
 pub(crate) use gates::{ACCOUNT_SESSIONS_MAX, BindOrigin, BindingTimeouts, SESSIONS_MAX, SPAWN_NOT_ALLOWED};
 pub(crate) use resolve::LIVE_COALESCE_MS_MIN;
 
-use crate::config::load::Loaded;
+use crate::config::load::LoadedConfig;
 use crate::config::source::Source;
 use crate::config::{DeliveryMode, NonInteractive, PermissionMode, Separator};
 use crate::core::rows::ConversationRef;
@@ -219,12 +219,12 @@ pub(crate) struct RecoveryPolicy {
 }
 
 /// Resolves all settings in effect in a scope.
-pub(crate) fn effective_policy(loaded: &Loaded, scope: &PolicyScope) -> EffectivePolicy {
+pub(crate) fn effective_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> EffectivePolicy {
     resolve::effective_policy(loaded, scope)
 }
 
 /// Resolves only the settings for an agent's output in a channel.
-pub(crate) fn stream_policy(loaded: &Loaded, scope: &PolicyScope) -> StreamPolicy {
+pub(crate) fn stream_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> StreamPolicy {
     resolve::stream_policy(loaded, scope)
 }
 

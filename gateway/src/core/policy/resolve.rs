@@ -4,10 +4,10 @@ use super::{
     AgentTimeouts, BindingPolicy, Effective, EffectivePolicy, FilePolicy, PermissionPolicy, PolicyScope,
     RecoveryPolicy, StreamPolicy, TimeoutPolicy, shortest_timeout,
 };
-use crate::config::channels::{Files as FileKeys, ThreadBindings};
-use crate::config::load::{Loaded, nearest_source};
+use crate::config::channels::{FilesConfig as FileKeys, ThreadBindings};
+use crate::config::load::{LoadedConfig, nearest_source};
 use crate::config::source::{Source, join};
-use crate::config::{Agent, Backend, DeliveryMode, Separator};
+use crate::config::{AgentConfig, Backend, DeliveryMode, Separator};
 use crate::core::preset::{DEFAULT, Preset, find};
 use std::collections::BTreeMap;
 
@@ -46,12 +46,12 @@ fn key(segments: &[&str]) -> KeyPath {
 }
 
 struct Resolver<'a> {
-    loaded: &'a Loaded,
+    loaded: &'a LoadedConfig,
     scope: &'a PolicyScope,
 }
 
 /// Effective value of a key that always has a value, possibly its default.
-fn of<T>(loaded: &Loaded, path: &[&str], value: T) -> Effective<T> {
+fn of<T>(loaded: &LoadedConfig, path: &[&str], value: T) -> Effective<T> {
     let path = key(path);
     let source = nearest_source(&path, &loaded.sources);
     Effective { value, key: join(&path), source, note: None }
@@ -132,7 +132,7 @@ impl Resolver<'_> {
         max
     }
 
-    fn agent_section(&self) -> Option<(&str, &Agent)> {
+    fn agent_section(&self) -> Option<(&str, &AgentConfig)> {
         let name = self.scope.agent.as_ref()?;
         Some((name.as_str(), self.loaded.config.agents.get(name)?))
     }
@@ -146,7 +146,7 @@ impl Resolver<'_> {
     fn agent_or_backend<T>(
         &self,
         name: &str,
-        of_agent: impl Fn(&Agent) -> Option<T>,
+        of_agent: impl Fn(&AgentConfig) -> Option<T>,
         of_backend: impl Fn(&Backend) -> Option<T>,
     ) -> Vec<(KeyPath, Option<T>)> {
         let agent = self.agent_section().map(|(at, it)| (key(&["agents", at, name]), of_agent(it)));
@@ -277,12 +277,12 @@ fn set(count: u64, unit: u64) -> Option<u64> {
 }
 
 /// Resolves the settings for an agent's output in a channel.
-pub(super) fn stream_policy(loaded: &Loaded, scope: &PolicyScope) -> StreamPolicy {
+pub(super) fn stream_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> StreamPolicy {
     Resolver { loaded, scope }.stream()
 }
 
 /// Resolves all settings in effect in a scope.
-pub(super) fn effective_policy(loaded: &Loaded, scope: &PolicyScope) -> EffectivePolicy {
+pub(super) fn effective_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> EffectivePolicy {
     let it = Resolver { loaded, scope };
     let config = &loaded.config;
     let acp = &config.acp;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 const HOUR_MS: u64 = 3_600_000;
 
-fn loaded(text: &str) -> Loaded {
+fn loaded(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 

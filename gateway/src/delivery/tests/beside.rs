@@ -89,7 +89,8 @@ async fn a_question_loses_its_buttons_when_it_is_settled() {
             assert_eq!(board.buttons()[0], Vec::<String>::new(), "{want} {is_restarted}");
             eventually("nothing to be kept of it", || async {
                 let (at, key) = (conversation("c"), key());
-                let read = store.read("over", move |db| crate::store::buttons::over(db, &at, &key, false));
+                let read = store
+                    .read("over", move |db| crate::store::buttons::settled_messages(db, &at, &key, false));
                 read.await.unwrap().is_empty().then_some(())
             })
             .await;
@@ -112,8 +113,9 @@ async fn what_waits_loses_its_buttons_when_its_turn_begins() {
     board.failures.store(1, Ordering::SeqCst);
     let about = ButtonSubject::Queued(run_id);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
-    let keep =
-        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        buttons::insert_message(tx, &conversation("c"), &key(), &message, &about)
+    };
     store.write("keep", keep).await.unwrap();
     board.until("the end of it", |shown| shown[0].1 == "Queued.\nIt has started.").await;
     assert_eq!(board.edits.load(Ordering::SeqCst), 2);
@@ -132,8 +134,9 @@ async fn messages_that_could_not_be_amended_are_found_again() {
     assert_eq!(found().await, 0);
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
     let about = ButtonSubject::Permission("p".to_owned());
-    let keep =
-        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        buttons::insert_message(tx, &conversation("c"), &key(), &message, &about)
+    };
     store.write("keep", keep).await.unwrap();
     for (status, want) in [("active", 1), ("parked", 0), ("ended", 1)] {
         sql(&store, "UPDATE acp_bindings SET status = ?1", [status]).await;
@@ -147,12 +150,17 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     let (_dir, store, _scribe) = begun().await;
     let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
     let about = ButtonSubject::Permission("p".to_owned());
-    let keep =
-        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &message, &about);
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        buttons::insert_message(tx, &conversation("c"), &key(), &message, &about)
+    };
     store.write("keep", keep).await.unwrap();
     let due = || async {
         let at = conversation("c");
-        let over = store.read("over", move |db| buttons::over(db, &at, &key(), false)).await.unwrap().len();
+        let over = store
+            .read("over", move |db| buttons::settled_messages(db, &at, &key(), false))
+            .await
+            .unwrap()
+            .len();
         let read = |db: &_| buttons::bindings(db, crate::store::now_ms());
         (over, store.read("found", read).await.unwrap().len())
     };
@@ -160,7 +168,7 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     let (mut waited_ms, mut tries) = (0_u64, 0_u32);
     while waited_ms < 24 * 60 * 60_000 {
         assert_eq!(due().await, (1, 1), "after {tries} tries and {waited_ms} ms");
-        let tried = |tx: &crate::store::Tx<'_>| buttons::tried(tx, &conversation("c"), "0", false);
+        let tried = |tx: &crate::store::Tx<'_>| buttons::record_attempt(tx, &conversation("c"), "0", false);
         store.write("tried", tried).await.unwrap();
         tries += 1;
         assert_eq!(due().await, (0, 0), "it is not tried again at once");
@@ -172,7 +180,7 @@ async fn a_message_that_cannot_be_changed_is_tried_for_days() {
     sql(&store, "UPDATE acp_button_message SET tried_at = tried_at + 864000000", []).await;
     assert_eq!(due().await, (1, 1), "a clock that was ahead holds nothing up");
     sql(&store, "UPDATE acp_button_message SET tries = 1999", []).await;
-    let last = |tx: &crate::store::Tx<'_>| buttons::tried(tx, &conversation("c"), "0", false);
+    let last = |tx: &crate::store::Tx<'_>| buttons::record_attempt(tx, &conversation("c"), "0", false);
     store.write("tried", last).await.unwrap();
     sql(&store, "UPDATE acp_button_message SET tried_at = 0", []).await;
     assert_eq!(due().await, (0, 0), "not for ever");
@@ -188,12 +196,18 @@ async fn a_message_that_is_over_is_found_among_many_that_are_not() {
         for number in 0..=200 {
             let message = ButtonMessage { message_id: format!("{number:03}"), ..queued() };
             let id = if number == 200 { "gone".to_owned() } else { format!("{LEASE}:7") };
-            buttons::keep(tx, &conversation("c"), &key(), &message, &ButtonSubject::Permission(id))?;
+            buttons::insert_message(
+                tx,
+                &conversation("c"),
+                &key(),
+                &message,
+                &ButtonSubject::Permission(id),
+            )?;
         }
         Ok(())
     };
     store.write("keep", keep).await.unwrap();
-    let over = |db: &_| buttons::over(db, &conversation("c"), &key(), false);
+    let over = |db: &_| buttons::settled_messages(db, &conversation("c"), &key(), false);
     let over = store.read("over", over).await.unwrap();
     assert_eq!(over.iter().map(|it| it.message_id.as_str()).collect::<Vec<_>>(), ["200"]);
 }
@@ -256,8 +270,9 @@ async fn what_became_of_a_message_that_cannot_be_changed_is_said_while_a_turn_ru
     eventually("the turn to be followed", || async { (given() > 0).then_some(()) }).await;
     assert_eq!(board.shown().len(), 2);
     let about = ButtonSubject::Queued(run_id);
-    let keep =
-        move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &conversation("c"), &key(), &queued(), &about);
+    let keep = move |tx: &crate::store::Tx<'_>| {
+        buttons::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
+    };
     store.write("keep", keep).await.unwrap();
     board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
     stop.cancel();
@@ -279,7 +294,7 @@ async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_it
     let binding = store.read("binding", read).await.unwrap().unwrap();
     let id = binding.binding_id;
     let message = ButtonMessage { text: "Queued.\nIt has started.".into(), ..queued() };
-    let refused = move |tx: &crate::store::Tx<'_>| buttons::refused(tx, &binding, &message);
+    let refused = move |tx: &crate::store::Tx<'_>| buttons::plan_result_notice(tx, &binding, &message);
     assert!(store.write("refused", refused).await.unwrap());
     assert_eq!(states(&store).await, ["sent", "planned", "sent"]);
     let broken = || async {
@@ -291,7 +306,7 @@ async fn what_is_said_beside_a_message_breaks_no_rule_and_survives_the_end_of_it
     let (task, stop) = drive(&store, &board, "");
     board.until("what became of it", |shown| shown.get(2) == Some(&said)).await;
     eventually("nothing to be owed", || async {
-        store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
     })
     .await;
     assert_eq!(broken().await, []);
@@ -439,7 +454,7 @@ async fn d12_nothing_brings_back_what_a_person_put_away() {
             scribe.close().await;
             assert!(!store.write("park", park(false)).await.unwrap(), "it has ended");
             eventually("nothing to be owed", || async {
-                store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+                store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
             })
             .await;
             assert!(!board.shown().contains(&last("One. Two.")), "{:?}", board.shown());
@@ -483,7 +498,7 @@ async fn tried_again(ends: bool) {
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    let due = Due { binding, end: 3 };
+    let due = DueBinding { binding, end: 3 };
     let park = |is_parked| {
         let at = conversation("c");
         store.write("park", move |tx| bindings::park(tx, &at, is_parked))
@@ -504,7 +519,7 @@ async fn tried_again(ends: bool) {
         assert!(["rejected", "uncertain"].contains(&states(&store).await[0].as_str()));
         let id = due.binding.binding_id;
         let binding = store.read("ended", move |db| bindings::get(db, id)).await.unwrap().unwrap();
-        pass.run(Due { binding, end: 3 }, None).await;
+        pass.run(DueBinding { binding, end: 3 }, None).await;
         assert_eq!(channel.texts(), Vec::<String>::new());
         return;
     }

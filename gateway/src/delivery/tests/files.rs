@@ -177,7 +177,7 @@ async fn go(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId) {
 }
 
 async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId, metrics: Metrics) {
-    let due = store.read("due", move |db| rows::one(db, id)).await.unwrap().unwrap();
+    let due = store.read("due", move |db| rows::due_of_binding(db, id)).await.unwrap().unwrap();
     let pass = Pass {
         store: store.clone(),
         channels: Channels::new([Arc::clone(shelf) as Arc<dyn Channel>]),
@@ -294,7 +294,7 @@ async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named()
     let work = run(store.clone(), channels, configured(""), metrics.clone(), stop.clone());
     let task = tokio::spawn(work);
     let named = eventually("it to be named", || async {
-        Some(metrics.troubles().listed()).filter(|listed| !listed.is_empty())
+        Some(metrics.blocked_items().listed()).filter(|listed| !listed.is_empty())
     });
     let named = named.await;
     assert!(
@@ -306,7 +306,7 @@ async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named()
     let mend = |tx: &crate::store::Tx<'_>| Ok(tx.execute_batch("DELETE FROM acp_binding_style")?);
     store.write("mend", mend).await.unwrap();
     go_with(&store, &shelf, id, metrics.clone()).await;
-    assert_eq!((shelf.shown().len(), metrics.troubles().listed()), (1, Vec::new()));
+    assert_eq!((shelf.shown().len(), metrics.blocked_items().listed()), (1, Vec::new()));
 }
 
 /// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.

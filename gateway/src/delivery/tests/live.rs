@@ -324,8 +324,8 @@ async fn a_card_is_gone_on_with_after_a_crash() {
     board.until("the card", |shown| shown.len() == 1).await;
     eventually("the card to be remembered", || async {
         let binding_id =
-            store.read("all", |db| rows::looked_after(db, &[])).await.unwrap()[0].binding.binding_id;
-        let look = store.read("look", move |db| cards::look(db, binding_id, &key())).await.unwrap();
+            store.read("all", |db| rows::delivering_bindings(db, &[])).await.unwrap()[0].binding.binding_id;
+        let look = store.read("look", move |db| cards::read_cards(db, binding_id, &key())).await.unwrap();
         (look.open.len() == 1).then_some(())
     })
     .await;
@@ -395,7 +395,8 @@ async fn a_conversation_that_is_unbound_is_not_left_with_a_card_that_works() {
     let (task, stop) = drive(&store, &board, LIVE);
     scribe.say("One. ").await;
     board.until("the card", |shown| shown.len() == 1).await;
-    let binding_id = store.read("all", |db| rows::looked_after(db, &[])).await.unwrap()[0].binding.binding_id;
+    let binding_id =
+        store.read("all", |db| rows::delivering_bindings(db, &[])).await.unwrap()[0].binding.binding_id;
     store.write("end", move |tx| bindings::end(tx, binding_id, "unbound")).await.unwrap();
     board.until("the card to be folded", |shown| shown == [card("Not followed any more")]).await;
     stop.cancel();
@@ -417,7 +418,7 @@ async fn c08_a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
         scribe.close().await;
         board.is_slow.store(false, Ordering::SeqCst);
         eventually("everything to be told", || async {
-            store.read("owing", rows::owing).await.unwrap().is_empty().then_some(())
+            store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
         })
         .await;
         stop.cancel();

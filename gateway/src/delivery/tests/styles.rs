@@ -21,7 +21,7 @@ pub(super) async fn outbox(store: &Store) -> Vec<(String, String)> {
 pub(super) async fn worked_out(store: &Store, binding_id: BindingId) -> Vec<(String, String)> {
     let parts = store.read("worked_out", move |db| {
         let styles = styles::of(db, binding_id)?;
-        let Some(due) = rows::one(db, binding_id)? else { return Ok(Vec::new()) };
+        let Some(due) = rows::due_of_binding(db, binding_id)? else { return Ok(Vec::new()) };
         let (mut cursor, mut parts) = (0, Vec::<MessagePart>::new());
         while cursor < due.end {
             let batch = rows::batch(db, &due.binding, &styles, cursor, due.end)?;

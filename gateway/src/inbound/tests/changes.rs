@@ -3,8 +3,8 @@
 use super::super::changes::UNDONE;
 use super::*;
 use crate::channel::{
-    Amended, AnswerShown, ApprovalScope, Attachment, AttachmentContent, Change, Changed, Inbox, Offered,
-    Place, Placed, Said, Suggest,
+    Amended, AnswerShown, ApprovalScope, Attachment, AttachmentContent, BoundConversation, Change, Changed,
+    Inbox, Offered, Placed, Said, Suggest,
 };
 use crate::core::files;
 use crate::core::project::actions::queued_buttons;
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn by_caller(id: &str, text: &str) -> Inbound {
-    Inbound { answer: inbox::Answer::ByCaller, ..message(id, text) }
+    Inbound { answer: inbox::ReplyRoute::ByCaller, ..message(id, text) }
 }
 
 async fn status(store: &Store) -> String {
@@ -102,7 +102,10 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
     let second = inlet.accept(message("m2", "more")).await.unwrap();
     let Outcome::Prompted { run_id, asks, .. } = &second else { panic!("{second:?}") };
     assert_eq!(*asks, Some(queued_buttons(*run_id, true)));
-    let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key(), false)).await.unwrap();
+    let over = store
+        .read("over", |db| buttons::settled_messages(db, &conversation("c"), &key(), false))
+        .await
+        .unwrap();
     // The fake keeps no rows of runs: what is not there is over.
     let texts: Vec<&str> = over.iter().map(|message| message.text.as_str()).collect();
     assert_eq!(texts, ["The agent is busy: queued behind 1.\nIt is over."]);
@@ -143,7 +146,10 @@ async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
         let shown = AnswerShown { message_id: format!("answer to {id}"), text: queued.text.clone() };
         assert!(inlet.told(by_caller(id, "more"), Some(shown)).await);
     }
-    let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key(), false)).await.unwrap();
+    let over = store
+        .read("over", |db| buttons::settled_messages(db, &conversation("c"), &key(), false))
+        .await
+        .unwrap();
     let over: Vec<(&str, &str)> = over.iter().map(|it| (it.message_id.as_str(), it.text.as_str())).collect();
     assert_eq!(over, [("answer to i5", "The agent is busy: queued behind 1.\nIt is over.")]);
     let nowhere = Inbound { conversation: conversation("nowhere"), ..by_caller("i6", "hello") };
@@ -306,7 +312,7 @@ async fn d03_one_conversation_of_two_that_is_gone_leaves_the_session() {
 async fn how_far_a_conversation_was_read_moves_forward_only() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
     let places = async || inlet.bound("console".to_owned(), "default".to_owned()).await.unwrap();
-    let place = |through: Option<&str>| Place {
+    let place = |through: Option<&str>| BoundConversation {
         conversation: conversation("c"),
         bound_at_ms: 1,
         backfilled_through: through.map(str::to_owned),

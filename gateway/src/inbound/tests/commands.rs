@@ -75,7 +75,9 @@ async fn a_typed_answer_is_told_once() {
                 ButtonMessage { message_id: "9".into(), kind: PartKind::Permission, text: "?".into() };
             let about = ButtonSubject::Permission(question(1).permission_id());
             let at = conversation("c");
-            let keep = move |tx: &crate::store::Tx<'_>| buttons::keep(tx, &at, &keyed(1), &message, &about);
+            let keep = move |tx: &crate::store::Tx<'_>| {
+                buttons::insert_message(tx, &at, &keyed(1), &message, &about)
+            };
             store.write("keep", keep).await.unwrap();
         }
         let told = || async {

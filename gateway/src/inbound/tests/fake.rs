@@ -16,7 +16,7 @@ pub(super) struct Fake {
     pub(super) fails: StdMutex<Option<Failure>>,
     /// What becomes of changes to what waits.
     pub(super) queued_now: StdMutex<QueueEditResult>,
-    pub(super) config: StdMutex<Arc<Loaded>>,
+    pub(super) config: StdMutex<Arc<LoadedConfig>>,
 }
 
 impl Fake {
@@ -57,11 +57,11 @@ impl Fake {
     }
 }
 
-fn unused<'a, T: 'a>() -> Reply<'a, T> {
+fn unused<'a, T: 'a>() -> ServiceFuture<'a, T> {
     Box::pin(async { Err(Failure::new(Code::Runtime, "not asked for in these tests")) })
 }
 
-fn now<'a>(session: &SessionKey) -> Reply<'a, SessionStatus> {
+fn now<'a>(session: &SessionKey) -> ServiceFuture<'a, SessionStatus> {
     let now = SessionStatus {
         session_key: session.clone(),
         state: SessionState::Idle,
@@ -72,7 +72,7 @@ fn now<'a>(session: &SessionKey) -> Reply<'a, SessionStatus> {
 }
 
 impl Service for Fake {
-    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> Reply<'_, SpawnResult> {
+    fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
         Box::pin(async move {
             let session_key = match &request.configured {
                 Some(configured) => configured.session_key.clone(),
@@ -106,7 +106,7 @@ impl Service for Fake {
         _session: &'a SessionKey,
         request: PromptRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, PromptAccepted> {
+    ) -> ServiceFuture<'a, PromptAccepted> {
         Box::pin(async move {
             if let Some(failure) = self.fails.lock().unwrap().take() {
                 return Err(failure);
@@ -123,7 +123,7 @@ impl Service for Fake {
         session: &'a SessionKey,
         _: Option<RunId>,
         key: IdempotencyKey,
-    ) -> Reply<'a, CancelResult> {
+    ) -> ServiceFuture<'a, CancelResult> {
         Box::pin(async move {
             self.once(&format!("cancel {session}"), &key);
             self.cancels.lock().unwrap().push(session.clone());
@@ -137,7 +137,7 @@ impl Service for Fake {
         run: RunId,
         change: QueueEdit,
         key: IdempotencyKey,
-    ) -> Reply<'a, QueueEditResult> {
+    ) -> ServiceFuture<'a, QueueEditResult> {
         let now = *self.queued_now.lock().unwrap();
         let done = match self.fails.lock().unwrap().clone() {
             Some(failure) => Err(failure),
@@ -154,7 +154,7 @@ impl Service for Fake {
         session: &'a SessionKey,
         request: CloseRequest,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionStatus> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         Box::pin(async move {
             if let Some(failure) = self.fails.lock().unwrap().clone() {
                 return Err(failure);
@@ -176,7 +176,7 @@ impl Service for Fake {
         &'a self,
         session: &'a SessionKey,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionStatus> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         self.once(&format!("new {session}"), &key);
         now(session)
     }
@@ -186,7 +186,7 @@ impl Service for Fake {
         session: &'a SessionKey,
         setting: Setting,
         key: IdempotencyKey,
-    ) -> Reply<'a, SessionStatus> {
+    ) -> ServiceFuture<'a, SessionStatus> {
         self.once(&format!("set {session} {setting:?}"), &key);
         now(session)
     }
@@ -198,13 +198,13 @@ impl Service for Fake {
         option: &'a str,
         by: &'a str,
         key: IdempotencyKey,
-    ) -> Reply<'a, ()> {
+    ) -> ServiceFuture<'a, ()> {
         self.once(&format!("answer {session} {permission} {option} {by}"), &key);
         self.pending.lock().unwrap().retain(|row| row.permission_id() != permission);
         Box::pin(async { Ok(()) })
     }
 
-    fn expiry<'a>(&'a self, _: &'a SessionKey) -> Reply<'a, Option<Expiry>> {
+    fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -214,38 +214,46 @@ impl Service for Fake {
         _: Option<acp_shared::ids::BindingId>,
         _: String,
         _: IdempotencyKey,
-    ) -> Reply<'a, Vec<crate::core::rows::BindingRow>> {
+    ) -> ServiceFuture<'a, Vec<crate::core::rows::BindingRow>> {
         unused()
     }
-    fn session<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, SessionRow> {
+    fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
         Box::pin(async move {
             self.store.session(session.clone()).await?.ok_or_else(|| Failure::of(Code::NoSession))
         })
     }
 
-    fn circumstances(&self) -> Reply<'_, Circumstances> {
-        Box::pin(async { Ok(self.store.read("circumstances", crate::store::levels::circumstances).await?) })
+    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
+        Box::pin(async {
+            Ok(self.store.read("circumstances", crate::store::levels::session_activity).await?)
+        })
     }
 
-    fn sessions(&self, closed_too: bool, limit: u32) -> Reply<'_, Vec<SessionRow>> {
+    fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: limit.into() };
         Box::pin(async move { Ok(self.store.sessions(filter).await?) })
     }
 
-    fn run<'a>(&'a self, _: &'a SessionKey, _: RunId) -> Reply<'a, Option<RunRow>> {
+    fn run<'a>(&'a self, _: &'a SessionKey, _: RunId) -> ServiceFuture<'a, Option<RunRow>> {
         unused()
     }
 
-    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> Reply<'a, Vec<RunRow>> {
+    fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>> {
         Box::pin(async move { Ok(self.store.runs(session.clone(), limit.into()).await?) })
     }
 
-    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> Reply<'a, Vec<PermissionRow>> {
+    fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
         let pending = self.pending.lock().unwrap().clone();
         Box::pin(async move { Ok(pending.into_iter().filter(|row| row.session_key == *session).collect()) })
     }
 
-    fn events_after<'a>(&'a self, _: &'a SessionKey, _: u64, _: u32, _: usize) -> Reply<'a, Vec<EventRow>> {
+    fn events_after<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: u64,
+        _: u32,
+        _: usize,
+    ) -> ServiceFuture<'a, Vec<EventRow>> {
         unused()
     }
 
@@ -253,7 +261,7 @@ impl Service for Fake {
         &'a self,
         _: &'a SessionKey,
         _: acp_shared::protocol::LogFrom,
-    ) -> Reply<'a, acp_shared::protocol::LogPiece> {
+    ) -> ServiceFuture<'a, acp_shared::protocol::LogPiece> {
         unused()
     }
 
@@ -273,18 +281,18 @@ impl Service for Fake {
         self.unbinds_stale.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn config(&self) -> Arc<Loaded> {
+    fn config(&self) -> Arc<LoadedConfig> {
         Arc::clone(&self.config.lock().unwrap())
     }
 
-    fn status(&self) -> Reply<'_, StatusView> {
+    fn status(&self) -> ServiceFuture<'_, StatusView> {
         match self.status.lock().unwrap().clone() {
             Some(status) => Box::pin(async { Ok(status) }),
             None => unused(),
         }
     }
 
-    fn agents(&self) -> Reply<'_, Vec<AgentView>> {
+    fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
         let agents = self.agents.clone();
         Box::pin(async { Ok(agents) })
     }

@@ -119,7 +119,7 @@ async fn d06_a_command_is_never_dropped_for_a_bot_that_does_not_hear_it() {
     b.is_deaf.store(true, Ordering::SeqCst);
     inlet.accept(heard("a", "4", "hello")).await.unwrap();
     assert_eq!((a.texts().len(), b.texts().len()), (2, 1));
-    let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+    let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
     assert_eq!(left, []);
 }
 
@@ -146,7 +146,7 @@ async fn h12_a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round(
         let binding = binding.clone();
         let write = move |tx: &crate::store::Tx<'_>| {
             delivery::plan(tx, &binding, &[part(&binding, seq, BUSY)])?;
-            let planned = delivery::unsettled(tx, binding.binding_id)?;
+            let planned = delivery::pending_parts(tx, binding.binding_id)?;
             Ok(planned.into_iter().find(|row| row.part.session_seq == seq).and_then(|row| row.tag))
         };
         store.write("plan", write)
@@ -158,7 +158,7 @@ async fn h12_a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round(
         };
         store.write("settle", write)
     };
-    let others = || store.read("others", |db| replies::others(db, &at("b"), 0));
+    let others = || store.read("others", |db| replies::ids_of_sent_messages(db, &at("b"), 0));
     inlet.accept(heard("b", "1", "hello")).await.unwrap();
     // Nobody knows yet whether this part is there: the reply that says the same has a tag.
     assert_eq!(plan(1).await.unwrap(), None);
@@ -184,7 +184,7 @@ async fn h12_a_reply_is_not_taken_for_what_is_delivered_nor_the_other_way_round(
     let one = binding.clone();
     let alone = move |tx: &crate::store::Tx<'_>| {
         delivery::plan(tx, &one, &[part(&one, 9, "Alone.")])?;
-        Ok(delivery::unsettled(tx, one.binding_id)?.into_iter().find_map(|row| row.tag))
+        Ok(delivery::pending_parts(tx, one.binding_id)?.into_iter().find_map(|row| row.tag))
     };
     assert!(store.write("alone", alone).await.unwrap().is_some());
 }

@@ -100,7 +100,7 @@ async fn soon<T>(what: &str, it: impl Future<Output = T>) -> T {
 
 async fn nothing_is_left(store: &Store) {
     crate::tests::eventually("everything is told", || async {
-        let left = store.read("left", |db| inbox::unsettled(db, 9)).await.unwrap();
+        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
         left.is_empty().then_some(())
     })
     .await;

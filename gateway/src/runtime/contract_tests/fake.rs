@@ -8,7 +8,7 @@ use crate::core::link::{
     PermissionOption, RequestReply, StartSessionParams, SubmitParams,
 };
 use crate::error::Failure;
-use crate::runtime::{Health, LinkStateError, Runtime};
+use crate::runtime::{BackendHealth, MachineStateError, Runtime};
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use serde::{Deserialize, Serialize};
@@ -21,13 +21,13 @@ impl Runtime for FakeRuntime {
         "fake"
     }
 
-    fn link(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, LinkStateError> {
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError> {
         let link: FakeLink = saved.map(serde_json::from_str).transpose()?.unwrap_or_default();
         Ok(Box::new(link))
     }
 
-    fn health(&self) -> Health {
-        Health { ok: true, details: String::new() }
+    fn health(&self) -> BackendHealth {
+        BackendHealth { ok: true, details: String::new() }
     }
 }
 

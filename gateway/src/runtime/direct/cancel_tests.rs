@@ -10,7 +10,7 @@ use serde_json::json;
 /// A cancelled stop reason without a cancel of ours or a refused permission is a failure.
 #[test]
 fn a_turn_that_only_the_agent_cancelled_failed() {
-    let ended = |link: &mut DirectLink, run_id: RunId, as_error: bool| {
+    let ended = |link: &mut DirectMachine, run_id: RunId, as_error: bool| {
         let body = if as_error {
             json!({ "id": format!("prompt:{run_id}"), "error": { "code": -32800, "message": "gone" } })
         } else {
@@ -27,7 +27,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
             other => panic!("{other:?}"),
         }
     };
-    let ask = |link: &mut DirectLink, is_rejection: bool| {
+    let ask = |link: &mut DirectMachine, is_rejection: bool| {
         let option = json!([{ "optionId": "y", "name": "y", "kind": "allow_once" }]);
         let request =
             json!({ "id": 7, "method": "session/request_permission", "params": { "options": option } });
@@ -46,7 +46,7 @@ fn a_turn_that_only_the_agent_cancelled_failed() {
         );
         let (mut link, run_id) = running();
         ask(&mut link, true);
-        let mut saved = DirectLink::open(Some(&link.save())).unwrap();
+        let mut saved = DirectMachine::open(Some(&link.save())).unwrap();
         assert_eq!(ended(&mut saved, run_id, as_error), "cancelled", "also after a restart");
         // The next turn has refused nothing.
         let next = RunId::mint();

@@ -161,19 +161,19 @@ proptest! {
     #[test]
     fn wherever_it_is_cut_it_goes_on_the_same(script in script(), cut in 0..45_usize) {
         let world = World { leases: [(); 2].map(|()| LeaseId::mint()), runs: [(); 3].map(|()| RunId::mint()) };
-        let mut straight = DirectLink::open(None).unwrap();
+        let mut straight = DirectMachine::open(None).unwrap();
         let mut restored = straight.clone();
         let mut sent = Vec::new();
         let (mut begun, mut ended) = (Vec::new(), Vec::new());
         for (i, what) in script.iter().enumerate() {
             if i == cut {
-                restored = DirectLink::open(Some(&restored.save())).unwrap();
+                restored = DirectMachine::open(Some(&restored.save())).unwrap();
             }
             let steps = step(&world, &sent, i as u64, &mut straight, what);
             prop_assert_eq!(&step(&world, &sent, i as u64, &mut restored, what), &steps);
             prop_assert_eq!(&straight, &restored);
             // What is saved reads back as exactly what it was, at every step.
-            prop_assert_eq!(&DirectLink::open(Some(&straight.save())).unwrap(), &straight);
+            prop_assert_eq!(&DirectMachine::open(Some(&straight.save())).unwrap(), &straight);
             prop_assert!(straight.save().len() < 16 * 1024);
             for step in &steps {
                 match step {

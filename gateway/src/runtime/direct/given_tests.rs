@@ -59,7 +59,7 @@ fn servers_and_directories_go_into_new_resume_and_load_as_far_as_they_are_taken(
                     break;
                 }
                 // The machine is the same after a restart of the gateway.
-                link = DirectLink::open(Some(&link.save())).unwrap();
+                link = DirectMachine::open(Some(&link.save())).unwrap();
                 steps =
                     reply(&mut link, "resume", &input, &json!({ "error": { "code": -1, "message": "no" } }));
             }
@@ -105,7 +105,7 @@ fn file_requests_are_offered_one_by_one() {
         (ClientFs::Both, [true, true]),
     ] {
         let input = StartSessionParams { client_fs, ..ensure() };
-        let mut link = DirectLink::open(None).unwrap();
+        let mut link = DirectMachine::open(None).unwrap();
         let (hello, _) = sent(&link.start_session(&input)).remove(0);
         let want = json!({ "readTextFile": offered[0], "writeTextFile": offered[1] });
         assert_eq!(hello["params"]["clientCapabilities"]["fs"], want);
@@ -126,6 +126,6 @@ fn a_state_of_version_0_1_is_read() {
     for (old, want) in [("true", r#""client_fs":"both""#), ("false", r#""client_fs":"none""#)] {
         let saved = link.save().replace(r#""client_fs":"both""#, &format!(r#""offer_fs":{old}"#));
         assert!(saved.contains("offer_fs"));
-        assert!(DirectLink::open(Some(&saved)).unwrap().save().contains(want));
+        assert!(DirectMachine::open(Some(&saved)).unwrap().save().contains(want));
     }
 }

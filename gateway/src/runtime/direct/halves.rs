@@ -2,9 +2,10 @@
 //! half of a pair in each chunk. The first half is held in the machine's state, which is committed with the offset, until
 //! the next message of the agent arrives.
 
-use super::DirectLink;
-use super::state::Half;
-use crate::core::intake::{AgentLine, rejoin_surrogates};
+use super::DirectMachine;
+use super::state::HeldSurrogate;
+use crate::core::intake::AgentLine;
+use crate::core::intake::rejoin_surrogates;
 use crate::core::jsonrpc::ObjectMembers;
 use crate::core::link::BackendStep;
 use serde_json::json;
@@ -14,7 +15,7 @@ pub(super) const MESSAGE: &str = "agent_message_chunk";
 /// Update with a piece of a thought.
 pub(super) const THOUGHT: &str = "agent_thought_chunk";
 
-impl DirectLink {
+impl DirectMachine {
     /// Returns the payload of an update, joined with the held half and without a trailing half, which is held now. A held
     /// half without a match is flushed in a chunk before the update.
     pub(super) fn rejoin(
@@ -35,7 +36,7 @@ impl DirectLink {
         let pair = held.map(|half| half.unit).zip(line.leading_half(literal));
         let flushed = if pair.is_some() { None } else { self.flush_half() };
         let end = line.trailing_half(literal);
-        self.state.half = end.map(|unit| Half { thought, unit });
+        self.state.half = end.map(|unit| HeldSurrogate { thought, unit });
         if pair.is_none() && end.is_none() {
             return (flushed, raw.to_owned());
         }
@@ -47,7 +48,7 @@ impl DirectLink {
     }
 
     /// Runs the handler of a message other than a chunk, after flushing a held half.
-    pub(super) fn after_half(
+    pub(super) fn flush_half_then(
         &mut self,
         steps: impl FnOnce(&mut Self) -> Vec<BackendStep>,
     ) -> Vec<BackendStep> {

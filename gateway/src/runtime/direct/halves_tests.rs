@@ -1,6 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use super::DirectLink;
+use super::DirectMachine;
 use super::tests::running;
 use crate::core::event::EventKind;
 use crate::core::link::{BackendMachine as _, BackendStep, LineFault, SubmitParams};
@@ -19,10 +19,10 @@ fn chunk(variant: &str, literal: &str) -> String {
 }
 
 /// Kind, run and text of each event, in order; the machine is saved and opened again before each line.
-fn told(link: &mut DirectLink, lines: &[String]) -> Vec<(EventKind, Option<RunId>, String)> {
+fn told(link: &mut DirectMachine, lines: &[String]) -> Vec<(EventKind, Option<RunId>, String)> {
     let mut out = Vec::new();
     for line in lines {
-        *link = DirectLink::open(Some(&link.save())).unwrap();
+        *link = DirectMachine::open(Some(&link.save())).unwrap();
         out.extend(texts(link.stream(9, line.as_bytes())));
     }
     out

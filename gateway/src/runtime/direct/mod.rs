@@ -48,9 +48,9 @@ use crate::core::link::{
     BackendMachine, BackendStep, CloseMode, InputKind, LineFault, OptionChange, RequestReply,
     StartSessionParams, SubmitParams,
 };
-use crate::runtime::{Health, LinkStateError, Runtime};
+use crate::runtime::{BackendHealth, MachineStateError, Runtime};
 use acp_shared::ids::RunId;
-use state::{Phase, State};
+use state::{HandshakePhase, MachineState};
 
 /// Name of the backend.
 pub(crate) const ID: &str = "direct";
@@ -58,7 +58,7 @@ pub(crate) const ID: &str = "direct";
 /// Returns the reason why agents cannot be started; `None` if they can.
 type Outage = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Creates [`DirectLink`]s.
+/// Creates [`DirectMachine`]s.
 #[derive(Default)]
 pub(crate) struct DirectRuntime {
     outage: Option<Outage>,
@@ -82,32 +82,34 @@ impl Runtime for DirectRuntime {
         ID
     }
 
-    fn link(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, LinkStateError> {
-        Ok(Box::new(DirectLink::open(saved)?))
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError> {
+        Ok(Box::new(DirectMachine::open(saved)?))
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> BackendHealth {
         match self.outage.as_ref().and_then(|outage| outage()) {
-            Some(why) => Health { ok: false, details: format!("no agent can be started: {why}") },
-            None => Health { ok: true, details: "ACP v1 over the agent's standard streams".to_owned() },
+            Some(why) => BackendHealth { ok: false, details: format!("no agent can be started: {why}") },
+            None => {
+                BackendHealth { ok: true, details: "ACP v1 over the agent's standard streams".to_owned() }
+            }
         }
     }
 }
 
 /// ACP client of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DirectLink {
-    state: State,
+pub(crate) struct DirectMachine {
+    state: MachineState,
 }
 
-impl DirectLink {
+impl DirectMachine {
     /// Creates a fresh machine, or restores the one saved in `saved`. An empty text means a fresh one.
     ///
     /// # Errors
     /// `saved` was not written by this backend.
-    pub(crate) fn open(saved: Option<&str>) -> Result<Self, LinkStateError> {
+    pub(crate) fn open(saved: Option<&str>) -> Result<Self, MachineStateError> {
         let state = match saved {
-            None | Some("") => State::default(),
+            None | Some("") => MachineState::default(),
             Some(text) => serde_json::from_str(text)?,
         };
         Ok(Self { state })
@@ -115,7 +117,7 @@ impl DirectLink {
 
     /// Handles a line that is not a JSON-RPC message: counted, and reported at the 1st, 2nd, 4th, 8th …
     /// occurrence.
-    fn noise(&mut self, line: &str, what: jsonrpc::RpcParseError) -> Vec<BackendStep> {
+    fn on_malformed_line(&mut self, line: &str, what: jsonrpc::RpcParseError) -> Vec<BackendStep> {
         self.state.noise += 1;
         let count = self.state.noise;
         let counted = BackendStep::LineFault(LineFault::Malformed);
@@ -161,7 +163,7 @@ fn control(bytes: Vec<u8>) -> BackendStep {
     BackendStep::Send { bytes, kind: InputKind::Control }
 }
 
-impl BackendMachine for DirectLink {
+impl BackendMachine for DirectMachine {
     fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
         self.begin(input)
     }
@@ -171,25 +173,27 @@ impl BackendMachine for DirectLink {
     }
 
     fn stream(&mut self, at: u64, line: &[u8]) -> Vec<BackendStep> {
-        if line.iter().all(u8::is_ascii_whitespace) || matches!(self.state.phase, Phase::Idle | Phase::Failed)
+        if line.iter().all(u8::is_ascii_whitespace) || matches!(self.state.phase, HandshakePhase::Idle | HandshakePhase::Failed)
         {
             return Vec::new();
         }
         let line = AgentLine::repair(line);
         let mut steps = match RpcMessage::parse(line.text()) {
-            Ok(RpcMessage::Notification { method, params }) => self.notified(&method, params, &line),
+            Ok(RpcMessage::Notification { method, params }) => self.on_notification(&method, params, &line),
             Ok(RpcMessage::Request { id, method, params }) => {
-                self.after_half(|link| link.asked(at, id, &method, params))
+                self.flush_half_then(|link| link.on_agent_request(at, id, &method, params))
             }
-            Ok(RpcMessage::Response { id, outcome }) => self.after_half(|link| link.answered(id, outcome)),
-            Err(what) => return self.noise(line.text(), what),
+            Ok(RpcMessage::Response { id, outcome }) => {
+                self.flush_half_then(|link| link.on_response(id, outcome))
+            }
+            Err(what) => return self.on_malformed_line(line.text(), what),
         };
         steps.extend(line.is_repaired().then_some(BackendStep::LineFault(LineFault::Repaired)));
         steps
     }
 
     fn answer(&mut self, answer: &RequestReply) -> Vec<BackendStep> {
-        self.give_answer(answer)
+        self.send_answer(answer)
     }
 
     fn cancel(&mut self, run_id: RunId) -> Vec<BackendStep> {
@@ -209,7 +213,7 @@ impl BackendMachine for DirectLink {
     }
 
     fn can_discard(&self) -> bool {
-        self.state.phase == Phase::Ready && self.state.abilities.delete
+        self.state.phase == HandshakePhase::Ready && self.state.abilities.delete
     }
 
     fn probe(&mut self) -> Vec<BackendStep> {
@@ -217,7 +221,7 @@ impl BackendMachine for DirectLink {
     }
 
     fn can_steer(&self) -> bool {
-        self.state.phase == Phase::Ready && self.state.turn.is_some() && self.state.abilities.steer
+        self.state.phase == HandshakePhase::Ready && self.state.turn.is_some() && self.state.abilities.steer
     }
 
     fn save(&self) -> String {

@@ -2,9 +2,15 @@
 //! `session/load`, then the mode and the options, one at a time. An old conversation is either resumed or the
 //! opening fails; it is never replaced by a new one.
 
-use super::state::{OptionWire, Phase, State, WantedSession};
-use super::{DirectLink, control, lens};
-use crate::core::agent_settings::{AgentSettings, SettingsReport};
+use super::DirectMachine;
+use super::control;
+use super::lens;
+use super::state::HandshakePhase;
+use super::state::MachineState;
+use super::state::OptionFormat;
+use super::state::WantedSession;
+use crate::core::agent_settings::AgentSettings;
+use crate::core::agent_settings::SettingsReport;
 use crate::core::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
 use crate::core::link::{AskGuarantee, BackendStep, OptionChange, StartSessionParams};
 use crate::core::mcp;
@@ -24,10 +30,10 @@ fn fits(id: &str) -> bool {
     !id.is_empty() && id.len() <= SESSION_ID_BYTES_MAX
 }
 
-impl DirectLink {
+impl DirectMachine {
     pub(super) fn begin(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
-        self.state = State {
-            phase: Phase::Initializing,
+        self.state = MachineState {
+            phase: HandshakePhase::Initializing,
             lease_id: Some(input.lease_id),
             wanted: Some(WantedSession {
                 cwd: input.cwd.clone(),
@@ -41,7 +47,7 @@ impl DirectLink {
             vouched: input.asks,
             client_fs: input.client_fs,
             offer_terminal: input.offer_terminal,
-            ..State::default()
+            ..MachineState::default()
         };
         let params = json!({
             "protocolVersion": 1,
@@ -64,7 +70,7 @@ impl DirectLink {
     pub(super) fn initialized(&mut self, outcome: Result<&str, &str>) -> Vec<BackendStep> {
         let raw = match outcome {
             Ok(raw) => raw,
-            Err(error) => return self.not_opened(error, "It refused to initialize."),
+            Err(error) => return self.fail_opening(error, "It refused to initialize."),
         };
         let result = lens::value(raw);
         self.state.abilities = lens::abilities(&result);
@@ -80,12 +86,12 @@ impl DirectLink {
             Some(other) => {
                 let text = format!(
                     "The agent speaks version {} of ACP, and this host speaks version 1.",
-                    lens::cut(&other.to_string(), 100)
+                    lens::truncate(&other.to_string(), 100)
                 );
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("PROTOCOL_VERSION"));
             }
         }
-        steps.extend(self.left_out());
+        steps.extend(self.report_unsupported());
         steps.extend(self.open_session());
         steps
     }
@@ -110,7 +116,7 @@ impl DirectLink {
     }
 
     /// Reports MCP servers and directories that the agent does not support.
-    fn left_out(&self) -> Vec<BackendStep> {
+    fn report_unsupported(&self) -> Vec<BackendStep> {
         let Some(wanted) = &self.state.wanted else { return Vec::new() };
         let abilities = &self.state.abilities;
         let mut steps = Vec::new();
@@ -141,16 +147,16 @@ impl DirectLink {
         self.state.session_id.clone_from(&wanted.resume);
         let params = self.session_params(&wanted);
         if wanted.resume.is_none() {
-            self.state.phase = Phase::Creating;
+            self.state.phase = HandshakePhase::Creating;
             return self.ask_agent("new", "session/new", &params);
         }
         self.state.resumed = true;
         if self.state.abilities.resume {
-            self.state.phase = Phase::Resuming;
+            self.state.phase = HandshakePhase::Resuming;
             return self.ask_agent("resume", "session/resume", &params);
         }
         if self.state.abilities.load {
-            self.state.phase = Phase::Loading;
+            self.state.phase = HandshakePhase::Loading;
             return self.ask_agent("load", "session/load", &params);
         }
         let text = format!(
@@ -169,7 +175,7 @@ impl DirectLink {
             }
         };
         let result = lens::value(raw);
-        if self.state.phase == Phase::Creating {
+        if self.state.phase == HandshakePhase::Creating {
             let Some(id) = result.get("sessionId").and_then(Value::as_str).filter(|id| fits(id)) else {
                 let text = "The agent opened a session and gave it no usable id.";
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("NO_SESSION_ID"));
@@ -178,7 +184,7 @@ impl DirectLink {
         }
         self.state.modes = lens::modes(&result);
         let settings = lens::settings(&result);
-        self.state.wire = OptionWire::of(&settings);
+        self.state.wire = OptionFormat::of(&settings);
         // A resumed conversation without any report keeps the known settings.
         let is_silent = self.state.resumed && settings == AgentSettings::new();
         let mut steps = Vec::new();
@@ -192,13 +198,13 @@ impl DirectLink {
 
     fn refused(&mut self, error: &str) -> Vec<BackendStep> {
         let (code, message) = lens::error(error);
-        if self.needs_sign_in(code, &message) || self.state.phase == Phase::Creating {
-            return self.not_opened(error, "It refused to open a session.");
+        if self.needs_sign_in(code, &message) || self.state.phase == HandshakePhase::Creating {
+            return self.fail_opening(error, "It refused to open a session.");
         }
         // Some agents advertise `session/resume` and only know how to load.
-        if self.state.phase == Phase::Resuming && self.state.abilities.load {
+        if self.state.phase == HandshakePhase::Resuming && self.state.abilities.load {
             self.state.abilities.resume &= code != METHOD_NOT_FOUND;
-            self.state.phase = Phase::Loading;
+            self.state.phase = HandshakePhase::Loading;
             let params = self.state.wanted.as_ref().map(|wanted| self.session_params(wanted));
             let params = params.unwrap_or_default();
             let mut steps =
@@ -209,10 +215,10 @@ impl DirectLink {
         // Any error code: agents report "unknown session" as -32002, -32602 and -32603.
         let text = format!("{} The agent said: {message} ({code}).", Code::ResumeUnavailable.text());
         let failure = Failure::new(Code::ResumeUnavailable, text).detail("NOT_RESUMED").origin("agent");
-        self.fail(Failure { acp: Some(lens::received(error)), ..failure })
+        self.fail(Failure { acp: Some(lens::raw_error(error)), ..failure })
     }
 
-    fn not_opened(&mut self, error: &str, what: &str) -> Vec<BackendStep> {
+    fn fail_opening(&mut self, error: &str, what: &str) -> Vec<BackendStep> {
         let (code, message) = lens::error(error);
         let failure = if self.needs_sign_in(code, &message) {
             self.sign_in_failure(&message)
@@ -221,7 +227,7 @@ impl DirectLink {
                 format!("{} {what} The agent said: {message} ({code}).", Code::SessionInitFailed.text());
             Failure::new(Code::SessionInitFailed, text).detail("AGENT_ERROR")
         };
-        self.fail(Failure { acp: Some(lens::received(error)), ..failure.origin("agent") })
+        self.fail(Failure { acp: Some(lens::raw_error(error)), ..failure.origin("agent") })
     }
 
     /// True if an error means that credentials are missing. The code is ACP's; the texts are for agents that
@@ -246,7 +252,7 @@ impl DirectLink {
     }
 
     fn fail(&mut self, failure: Failure) -> Vec<BackendStep> {
-        self.state.phase = Phase::Failed;
+        self.state.phase = HandshakePhase::Failed;
         vec![BackendStep::Failed(failure)]
     }
 
@@ -300,11 +306,11 @@ impl DirectLink {
     /// Sends the next setting, or reports the session as open.
     fn next_setting(&mut self) -> Vec<BackendStep> {
         if let Some(option) = self.state.settings.front().cloned() {
-            self.state.phase = Phase::Setting;
+            self.state.phase = HandshakePhase::Setting;
             let (_, bytes) = self.option_request("setup", &option);
             return vec![control(bytes)];
         }
-        self.state.phase = Phase::Ready;
+        self.state.phase = HandshakePhase::Ready;
         self.state.wanted = None;
         let known = std::mem::take(&mut self.state.modes.known);
         let mut steps = Vec::new();

@@ -9,7 +9,7 @@ use acp_shared::codes::Code;
 use serde_json::{Value, json};
 
 pub(super) fn reply(
-    link: &mut DirectLink,
+    link: &mut DirectMachine,
     what: &str,
     input: &StartSessionParams,
     body: &Value,
@@ -19,8 +19,8 @@ pub(super) fn reply(
     link.stream(0, line.to_string().as_bytes())
 }
 
-pub(super) fn begun(input: &StartSessionParams, initialize: Value) -> (DirectLink, Vec<BackendStep>) {
-    let mut link = DirectLink::open(None).unwrap();
+pub(super) fn begun(input: &StartSessionParams, initialize: Value) -> (DirectMachine, Vec<BackendStep>) {
+    let mut link = DirectMachine::open(None).unwrap();
     link.start_session(input);
     let steps = reply(&mut link, "init", input, &json!({ "result": initialize }));
     (link, steps)
@@ -37,7 +37,7 @@ pub(super) fn failure(steps: &[BackendStep]) -> &crate::error::Failure {
 #[test]
 fn the_handshake_of_a_new_conversation() {
     let input = StartSessionParams { offer_terminal: false, ..ensure() };
-    let mut link = DirectLink::open(None).unwrap();
+    let mut link = DirectMachine::open(None).unwrap();
     let (hello, kind) = sent(&link.start_session(&input)).remove(0);
     assert_eq!(kind, InputKind::Control);
     assert_eq!(hello["id"], format!("init:{}", input.lease_id));
@@ -149,10 +149,10 @@ fn unknown_sessions_in_every_agents_words_are_one_refusal() {
 fn a_replay_is_not_news_until_the_first_prompt() {
     let input = StartSessionParams { resume: Some("old".to_owned()), ..ensure() };
     let (mut link, _) = begun(&input, json!({ "agentCapabilities": { "loadSession": true } }));
-    let update = |link: &mut DirectLink, variant: &str| {
+    let update = |link: &mut DirectMachine, variant: &str| {
         let line = json!({ "method": "session/update", "params": { "sessionId": "old", "update": { "sessionUpdate": variant } } });
         // A gateway killed in mid-load knows it too (H10).
-        *link = DirectLink::open(Some(&link.save())).unwrap();
+        *link = DirectMachine::open(Some(&link.save())).unwrap();
         events(&link.stream(0, line.to_string().as_bytes())).remove(0)
     };
     let conversation = [
@@ -239,7 +239,11 @@ pub(super) fn statuses(steps: &[BackendStep]) -> Vec<String> {
 }
 
 /// Answers every setting until the session is open; `refuse` names the methods that are refused.
-fn settle(link: &mut DirectLink, mut steps: Vec<BackendStep>, refuse: &[&str]) -> (Vec<String>, Vec<String>) {
+fn settle(
+    link: &mut DirectMachine,
+    mut steps: Vec<BackendStep>,
+    refuse: &[&str],
+) -> (Vec<String>, Vec<String>) {
     let (mut methods, mut said) = (Vec::new(), Vec::new());
     loop {
         said.extend(statuses(&steps));
@@ -355,7 +359,7 @@ fn what_is_set_while_the_session_opens_is_set_before_it_counts_as_open() {
         (&json!("session/set_config_option"), &json!("b"))
     );
     assert_eq!(link.set_option(&config("c")), []);
-    let answer = |link: &mut DirectLink, to: &Value| {
+    let answer = |link: &mut DirectMachine, to: &Value| {
         link.stream(0, json!({ "id": to["id"], "result": {} }).to_string().as_bytes())
     };
     let (second, _) = sent(&answer(&mut link, &first)).remove(0);
@@ -368,7 +372,7 @@ fn what_is_set_while_the_session_opens_is_set_before_it_counts_as_open() {
 }
 
 /// An open session whose agent reported these settings, and the steps of its opening.
-fn open_to(result: Value) -> (DirectLink, Vec<BackendStep>) {
+fn open_to(result: Value) -> (DirectMachine, Vec<BackendStep>) {
     let input = ensure();
     let (mut link, _) = begun(&input, json!({}));
     let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
@@ -476,7 +480,7 @@ fn each_setting_is_asked_for_in_the_way_that_the_agent_knows() {
         let mut opened = result.clone();
         opened["sessionId"] = "s".into();
         let (link, _) = open_to(opened);
-        let mut link = DirectLink::open(Some(&link.save())).unwrap();
+        let mut link = DirectMachine::open(Some(&link.save())).unwrap();
         let (request, _) = sent(&link.set_option(&change)).remove(0);
         let mut want = params;
         want["sessionId"] = "s".into();

@@ -1,16 +1,16 @@
 //! Requests of the agent. A method that was offered to it becomes an [`AgentRequest`]; everything else is
 //! answered at once, so that the agent never waits for a response that will not come.
 
-use super::state::{ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, OpenAsk};
-use super::{DirectLink, lens};
+use super::state::{ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, PendingAgentRequest};
+use super::{DirectMachine, lens};
 use crate::core::jsonrpc::{
     self, CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, METHOD_NOT_FOUND, ObjectMembers, string,
 };
 use crate::core::link::{AgentRequest, AgentRequestKind, BackendStep, InputKind, RequestReply};
 use crate::core::permission;
 
-impl DirectLink {
-    pub(super) fn asked(
+impl DirectMachine {
+    pub(super) fn on_agent_request(
         &mut self,
         at: u64,
         id: &str,
@@ -31,7 +31,7 @@ impl DirectLink {
                     at,
                     id,
                     METHOD_NOT_FOUND,
-                    &format!("Method not found: {}", lens::cut(method, 100)),
+                    &format!("Method not found: {}", lens::truncate(method, 100)),
                 );
                 return vec![self.extension(method, params), no];
             }
@@ -64,7 +64,7 @@ impl DirectLink {
                     lens::permission(&value)
                 })
             }
-            Ok(members) => lens::wanted(method, &members),
+            Ok(members) => lens::host_request(method, &members),
         };
         let what = match what {
             Ok(what) => what,
@@ -75,7 +75,7 @@ impl DirectLink {
         };
         let permission = matches!(what, AgentRequestKind::Permission { .. });
         // The offset identifies the request: two with the same id are two requests.
-        self.state.asks.insert(at, OpenAsk { id: id.to_owned(), permission, bytes });
+        self.state.asks.insert(at, PendingAgentRequest { id: id.to_owned(), permission, bytes });
         let run_id = self.state.run_id();
         vec![BackendStep::Request(AgentRequest { at, run_id, method: method.to_owned(), params, what })]
     }
@@ -89,7 +89,7 @@ impl DirectLink {
         (open + params.len() <= ASKS_BYTES_MAX).then_some(params.len())
     }
 
-    pub(super) fn give_answer(&mut self, answer: &RequestReply) -> Vec<BackendStep> {
+    pub(super) fn send_answer(&mut self, answer: &RequestReply) -> Vec<BackendStep> {
         let Some(ask) = self.state.asks.remove(&answer.at) else {
             return vec![BackendStep::Log(format!(
                 "nobody waits for an answer to the request at {}",
@@ -106,7 +106,7 @@ impl DirectLink {
     }
 
     /// Handles `$/cancel_request`: the agent cancels its own request.
-    pub(super) fn taken_back(&mut self, params: Option<&str>) -> Vec<BackendStep> {
+    pub(super) fn on_cancel_request(&mut self, params: Option<&str>) -> Vec<BackendStep> {
         let members = params.and_then(|params| ObjectMembers::parse(params).ok());
         let Some(id) = members.as_ref().and_then(|members| members.get("requestId")) else {
             return vec![BackendStep::Log("$/cancel_request without a requestId".to_owned())];

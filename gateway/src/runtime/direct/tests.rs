@@ -93,8 +93,8 @@ impl Peer for DemoPeer {
 }
 
 /// An open session with these abilities.
-pub(super) fn open_with(initialize: Value, input: &StartSessionParams) -> DirectLink {
-    let mut link = DirectLink::open(None).unwrap();
+pub(super) fn open_with(initialize: Value, input: &StartSessionParams) -> DirectMachine {
+    let mut link = DirectMachine::open(None).unwrap();
     let lease = input.lease_id;
     link.start_session(input);
     link.stream(0, json!({ "id": format!("init:{lease}"), "result": initialize }).to_string().as_bytes());
@@ -123,7 +123,7 @@ pub(super) fn ensure() -> StartSessionParams {
 }
 
 /// An open session with a running turn.
-pub(super) fn running() -> (DirectLink, RunId) {
+pub(super) fn running() -> (DirectMachine, RunId) {
     let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
     let run_id = RunId::mint();
     link.submit(&SubmitParams { run_id, text: "hi".to_owned(), files: None, steer: false });
@@ -208,7 +208,7 @@ fn request_ids_are_given_back_as_they_were() {
         let ask = AgentRequest { at: 77, run_id: Some(run_id), method, params: params.into(), what };
         assert_eq!(steps, [BackendStep::Request(ask)]);
         // Also by a gateway that was started anew in between.
-        let mut link = DirectLink::open(Some(&link.save())).unwrap();
+        let mut link = DirectMachine::open(Some(&link.save())).unwrap();
         let steps = link.answer(&RequestReply {
             at: 77,
             outcome: Ok(permission::selected_result("y")),

@@ -1,8 +1,16 @@
 //! The open session: prompt, steer, cancel, options, probe, close, and the responses to them.
 
-use super::state::{PENDING_MAX, Phase, Turn, booleans};
-use super::{DirectLink, control, lens};
-use crate::core::agent_settings::{self, ConfigOption, MODEL_OPTION, SettingsReport};
+use super::DirectMachine;
+use super::control;
+use super::lens;
+use super::state::ActiveTurn;
+use super::state::HandshakePhase;
+use super::state::PENDING_MAX;
+use super::state::booleans;
+use crate::core::agent_settings;
+use crate::core::agent_settings::ConfigOption;
+use crate::core::agent_settings::MODEL_OPTION;
+use crate::core::agent_settings::SettingsReport;
 use crate::core::files;
 use crate::core::jsonrpc::{self, CANCELLED, string};
 use crate::core::link::{BackendStep, CloseMode, InputKind, OptionChange, SubmitParams};
@@ -12,11 +20,11 @@ use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use serde_json::json;
 
-impl DirectLink {
+impl DirectMachine {
     pub(super) fn prompt(&mut self, input: &SubmitParams) -> Vec<BackendStep> {
         let run_id = input.run_id;
         let (true, Some(session_id), None) =
-            (self.state.phase == Phase::Ready, &self.state.session_id, &self.state.turn)
+            (self.state.phase == HandshakePhase::Ready, &self.state.session_id, &self.state.turn)
         else {
             let failure = Failure::of(Code::Runtime).detail("LINK_NOT_READY").origin("gateway");
             return vec![BackendStep::TurnFailed { run_id, failure }];
@@ -25,7 +33,7 @@ impl DirectLink {
         let bytes = jsonrpc::request(&format!("prompt:{run_id}"), "session/prompt", &params.to_string());
         let mut steps: Vec<BackendStep> = self.flush_half().into_iter().collect();
         self.state.prompted = true;
-        self.state.turn = Some(Turn { run_id, cancelled: false, rejected: false });
+        self.state.turn = Some(ActiveTurn { run_id, cancelled: false, rejected: false });
         steps.push(BackendStep::Send { bytes, kind: InputKind::Prompt { run_id } });
         steps
     }
@@ -37,7 +45,7 @@ impl DirectLink {
 
     pub(super) fn steer(&mut self, input: &SubmitParams) -> Vec<BackendStep> {
         let run_id = input.run_id;
-        let running = self.state.turn.is_some() && self.state.phase == Phase::Ready;
+        let running = self.state.turn.is_some() && self.state.phase == HandshakePhase::Ready;
         if !running || !self.state.abilities.steer || self.state.steers.len() >= PENDING_MAX {
             return vec![BackendStep::Steered { run_id, taken: false }];
         }
@@ -67,10 +75,10 @@ impl DirectLink {
     }
 
     pub(super) fn change_option(&mut self, option: &OptionChange) -> Vec<BackendStep> {
-        if self.take_along(option) {
+        if self.add_to_opening(option) {
             return Vec::new();
         }
-        if self.state.phase != Phase::Ready || self.state.changes.len() >= PENDING_MAX {
+        if self.state.phase != HandshakePhase::Ready || self.state.changes.len() >= PENDING_MAX {
             let text = format!("The {option} was not asked for: the agent's session is not ready for it.");
             return vec![self.answered_option(option.clone(), false, text)];
         }
@@ -80,10 +88,16 @@ impl DirectLink {
     }
 
     /// Adds an option to a session that is still being opened. Returns false if it is not.
-    fn take_along(&mut self, option: &OptionChange) -> bool {
+    fn add_to_opening(&mut self, option: &OptionChange) -> bool {
         let state = &mut self.state;
         match (state.phase, &mut state.wanted) {
-            (Phase::Initializing | Phase::Creating | Phase::Resuming | Phase::Loading, Some(wanted)) => {
+            (
+                HandshakePhase::Initializing
+                | HandshakePhase::Creating
+                | HandshakePhase::Resuming
+                | HandshakePhase::Loading,
+                Some(wanted),
+            ) => {
                 match option.clone() {
                     OptionChange::Mode(mode) => wanted.mode = Some(mode),
                     OptionChange::Config { id, value } => {
@@ -94,7 +108,7 @@ impl DirectLink {
                 state.own.push(option.clone());
                 true
             }
-            (Phase::Setting, _) if state.settings.len() < PENDING_MAX => {
+            (HandshakePhase::Setting, _) if state.settings.len() < PENDING_MAX => {
                 state.settings.push_back(option.clone());
                 state.own.push(option.clone());
                 true
@@ -223,12 +237,13 @@ impl DirectLink {
         text: String,
     ) -> BackendStep {
         let asked = self.state.own.iter().position(|own| *own == option);
-        let is_own = asked.map(|at| self.state.own.remove(at)).is_some() || self.state.phase == Phase::Ready;
+        let is_own =
+            asked.map(|at| self.state.own.remove(at)).is_some() || self.state.phase == HandshakePhase::Ready;
         BackendStep::OptionAnswered { option, is_own, is_taken, text }
     }
 
     pub(super) fn ping(&mut self) -> Vec<BackendStep> {
-        if self.state.phase != Phase::Ready {
+        if self.state.phase != HandshakePhase::Ready {
             return Vec::new();
         }
         // No agent implements this method, so every living agent responds with an error.
@@ -246,7 +261,7 @@ impl DirectLink {
         self.state.goodbye = None;
         let abilities = self.state.abilities;
         let method = match goodbye {
-            _ if self.state.phase != Phase::Ready => return vec![BackendStep::CloseAnswered],
+            _ if self.state.phase != HandshakePhase::Ready => return vec![BackendStep::CloseAnswered],
             CloseMode::Discard if abilities.delete => "session/delete",
             CloseMode::Discard | CloseMode::Close if abilities.close => "session/close",
             CloseMode::Discard | CloseMode::Close => return vec![BackendStep::CloseAnswered],
@@ -256,7 +271,7 @@ impl DirectLink {
     }
 
     /// Handles the response to the closing request.
-    fn farewell(outcome: Result<&str, &str>) -> Vec<BackendStep> {
+    fn on_close_response(outcome: Result<&str, &str>) -> Vec<BackendStep> {
         let refused = outcome.err().map(|error| {
             let (code, message) = lens::error(error);
             BackendStep::Log(format!("the agent refused the last word: {message} ({code})"))
@@ -266,7 +281,7 @@ impl DirectLink {
 
     /// Handles a response of the agent. Our ids are strings derived from durable ids; other responses are
     /// orphaned.
-    pub(super) fn answered(&mut self, id: Option<&str>, outcome: Result<&str, &str>) -> Vec<BackendStep> {
+    pub(super) fn on_response(&mut self, id: Option<&str>, outcome: Result<&str, &str>) -> Vec<BackendStep> {
         let raw = id.unwrap_or("nothing");
         let Some(id) = id.and_then(string) else { return orphan(raw, outcome) };
         let (what, rest) = id.split_once(':').unwrap_or((&id, ""));
@@ -276,7 +291,9 @@ impl DirectLink {
         if let Ok(run_id) = RunId::parse(subject) {
             match what {
                 "prompt" if self.state.run_id() == Some(run_id) => return self.turn_ended(run_id, outcome),
-                "steer" if self.state.steers.contains(&run_id) => return self.steered(run_id, outcome),
+                "steer" if self.state.steers.contains(&run_id) => {
+                    return self.on_steer_response(run_id, outcome);
+                }
                 _ => {}
             }
         }
@@ -284,14 +301,16 @@ impl DirectLink {
             return orphan(raw, outcome);
         }
         match (what, phase) {
-            ("init", Phase::Initializing) => self.initialized(outcome),
-            ("new", Phase::Creating) | ("resume", Phase::Resuming) | ("load", Phase::Loading) => {
-                self.opened(outcome)
+            ("init", HandshakePhase::Initializing) => self.initialized(outcome),
+            ("new", HandshakePhase::Creating)
+            | ("resume", HandshakePhase::Resuming)
+            | ("load", HandshakePhase::Loading) => self.opened(outcome),
+            ("setup", HandshakePhase::Setting) if self.is_current_setting(number) => {
+                self.setting_done(outcome)
             }
-            ("setup", Phase::Setting) if self.is_current_setting(number) => self.setting_done(outcome),
-            ("set", Phase::Ready) => self.change_done(number, outcome, raw),
+            ("set", HandshakePhase::Ready) => self.change_done(number, outcome, raw),
             ("probe", _) => vec![BackendStep::ProbeAnswered],
-            ("close", _) => Self::farewell(outcome),
+            ("close", _) => Self::on_close_response(outcome),
             _ => orphan(raw, outcome),
         }
     }
@@ -315,7 +334,7 @@ impl DirectLink {
         }
     }
 
-    fn steered(&mut self, run_id: RunId, outcome: Result<&str, &str>) -> Vec<BackendStep> {
+    fn on_steer_response(&mut self, run_id: RunId, outcome: Result<&str, &str>) -> Vec<BackendStep> {
         self.state.steers.retain(|open| *open != run_id);
         let result = outcome.map(lens::value).unwrap_or_default();
         let said = result.get("outcome").and_then(serde_json::Value::as_str).unwrap_or("refused");
@@ -381,7 +400,7 @@ impl DirectLink {
             let text = format!("{} The agent said: {message} ({code}).", Code::TurnFailed.text());
             Failure::new(Code::TurnFailed, text).detail("AGENT_ERROR").origin("agent")
         };
-        BackendStep::TurnFailed { run_id, failure: Failure { acp: Some(lens::received(error)), ..failure } }
+        BackendStep::TurnFailed { run_id, failure: Failure { acp: Some(lens::raw_error(error)), ..failure } }
     }
 }
 
@@ -389,14 +408,14 @@ impl DirectLink {
 fn cancelled_by_agent(body: &str) -> Failure {
     let text = format!("{} The agent cancelled the turn by itself.", Code::TurnFailed.text());
     let failure = Failure::new(Code::TurnFailed, text).detail("AGENT_CANCELLED").origin("agent").retryable();
-    Failure { acp: Some(lens::received(body)), ..failure }
+    Failure { acp: Some(lens::raw_error(body)), ..failure }
 }
 
 fn orphan(id: &str, outcome: Result<&str, &str>) -> Vec<BackendStep> {
     let (Ok(body) | Err(body)) = outcome;
     vec![BackendStep::Log(format!(
         "an answer to {} that nobody waits for: {}",
-        lens::cut(id, 100),
-        lens::cut(body, 200)
+        lens::truncate(id, 100),
+        lens::truncate(body, 200)
     ))]
 }

@@ -1,29 +1,36 @@
 //! Updates of the agent: each one is journaled as received, with the kind that determines how to read it.
 
+use super::DirectMachine;
 use super::halves::{MESSAGE, THOUGHT};
-use super::state::{Phase, booleans};
-use super::{DirectLink, lens};
+use super::lens;
+use super::state::HandshakePhase;
+use super::state::booleans;
 use crate::core::agent_settings::SettingsReport;
 use crate::core::event::EventKind;
 use crate::core::intake::AgentLine;
 use crate::core::jsonrpc::ObjectMembers;
 use crate::core::link::BackendStep;
 
-impl DirectLink {
-    pub(super) fn notified(
+impl DirectMachine {
+    pub(super) fn on_notification(
         &mut self,
         method: &str,
         params: Option<&str>,
         line: &AgentLine<'_>,
     ) -> Vec<BackendStep> {
         match method {
-            "session/update" => self.updated(method, params, line),
-            "$/cancel_request" => self.after_half(|link| link.taken_back(params)),
-            _ => self.after_half(|link| vec![link.extension(method, params)]),
+            "session/update" => self.on_session_update(method, params, line),
+            "$/cancel_request" => self.flush_half_then(|link| link.on_cancel_request(params)),
+            _ => self.flush_half_then(|link| vec![link.extension(method, params)]),
         }
     }
 
-    fn updated(&mut self, method: &str, params: Option<&str>, line: &AgentLine<'_>) -> Vec<BackendStep> {
+    fn on_session_update(
+        &mut self,
+        method: &str,
+        params: Option<&str>,
+        line: &AgentLine<'_>,
+    ) -> Vec<BackendStep> {
         let members = params.and_then(|params| ObjectMembers::parse(params).ok());
         let Some((members, raw)) = members.as_ref().and_then(|m| Some((m, m.get("update")?))) else {
             return vec![
@@ -35,7 +42,7 @@ impl DirectLink {
         if let (Some(theirs), Some(ours)) = (&session_id, &self.state.session_id)
             && theirs != ours
         {
-            let note = format!("an update for another session: {}", lens::cut(theirs, 100));
+            let note = format!("an update for another session: {}", lens::truncate(theirs, 100));
             return vec![BackendStep::Log(note), self.extension(method, params)];
         }
         let update = ObjectMembers::parse(raw).ok();
@@ -49,7 +56,8 @@ impl DirectLink {
         }
         let mode = match (variant.as_deref(), &update) {
             (Some("current_mode_update"), Some(update)) => {
-                let mode = update.string("currentModeId").map(|mode| lens::cut(&mode, lens::ID_CHARS_MAX));
+                let mode =
+                    update.string("currentModeId").map(|mode| lens::truncate(&mode, lens::ID_CHARS_MAX));
                 steps.extend(
                     mode.clone().map(|mode| BackendStep::SettingsReported(SettingsReport::Mode(mode))),
                 );
@@ -68,8 +76,8 @@ impl DirectLink {
         };
         if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
             steps.extend(self.approves_by_itself(&mode));
-            self.state.modes.current = Some(lens::cut(&mode, 200));
-            if self.state.phase == Phase::Ready {
+            self.state.modes.current = Some(lens::truncate(&mode, 200));
+            if self.state.phase == HandshakePhase::Ready {
                 steps.push(BackendStep::AskGuarantee(self.asking()));
             }
         }

@@ -427,7 +427,7 @@ async fn d08_a_touch_survives_a_kill() {
     store.commit(fence, vec![Write::TouchBindings { at_ms }]).await.unwrap();
     store.close().await;
     let store = Store::open(dir.path(), crate::store::Durability::Full).unwrap();
-    let subject = store.subject(row.session_key).await.unwrap().unwrap();
+    let subject = store.expiry_subject(row.session_key).await.unwrap().unwrap();
     assert_eq!(subject.bindings[0].last_activity_at_ms, at_ms);
 }
 
@@ -452,7 +452,7 @@ async fn d02_sessions_with_windows_are_found() {
         (Timeouts { session_ms: 9, ..none }, vec!["none", "off", "own"]),
     ] {
         let mut found: Vec<String> = store
-            .mortals(windows)
+            .expiring_sessions(windows)
             .await
             .unwrap()
             .into_iter()

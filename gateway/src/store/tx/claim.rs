@@ -19,10 +19,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Superseded`]; as [`Store::claim`].
-    pub(crate) async fn claim_again(
-        &self,
-        fence: ActorFence,
-    ) -> Result<(ActorSnapshot, ActorFence), StoreError> {
+    pub(crate) async fn reclaim(&self, fence: ActorFence) -> Result<(ActorSnapshot, ActorFence), StoreError> {
         self.claim_after(fence.session_key, Some(fence.epoch)).await
     }
 

@@ -29,7 +29,7 @@ impl Store {
             // A session at rest counts for the caps only from this transaction on.
             if let Some(caps) =
                 writes.iter().find_map(|write| if let Write::Wake(caps) = write { Some(caps) } else { None })
-                && sessions::rest(tx, &fence.session_key)?.is_some_and(|rest| rest.asleep)
+                && sessions::session_usage(tx, &fence.session_key)?.is_some_and(|rest| rest.is_idle)
             {
                 sessions::check_caps(tx, caps)?;
             }
@@ -74,12 +74,13 @@ pub(crate) fn apply(
     last: u64,
     writes: &[Write],
 ) -> Result<(), StoreError> {
-    let mut batch = Batch { tx, session, now_ms: now_ms(), leases: HashMap::new() };
+    let mut batch = BatchWriter { tx, session, now_ms: now_ms(), leases: HashMap::new() };
     for write in writes {
         batch.row(write)?;
     }
     let now_ms = batch.now_ms;
-    let mut journal = Journal { tx, session, now_ms, rows: None, first: last, last, runs: HashMap::new() };
+    let mut journal =
+        JournalWriter { tx, session, now_ms, rows: None, first: last, last, runs: HashMap::new() };
     for write in writes {
         if let Write::Event { session_seq, run, kind, payload } = write {
             journal.append(*session_seq, *run, *kind, payload)?;
@@ -123,14 +124,14 @@ pub(super) fn check_session(tx: &Tx<'_>, row: &SessionRow) -> Result<(), StoreEr
     Ok(())
 }
 
-struct Batch<'a> {
+struct BatchWriter<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
     now_ms: u64,
     leases: HashMap<LeaseId, LeaseStatus>,
 }
 
-impl Batch<'_> {
+impl BatchWriter<'_> {
     fn row(&mut self, write: &Write) -> Result<(), StoreError> {
         let tx = self.tx;
         match write {
@@ -223,7 +224,7 @@ impl Batch<'_> {
 }
 
 /// Sequence numbers of a session's journal and runs, advanced with each event.
-struct Journal<'a> {
+struct JournalWriter<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
     now_ms: u64,
@@ -234,7 +235,7 @@ struct Journal<'a> {
     runs: HashMap<RunId, (u64, u64)>,
 }
 
-impl Journal<'_> {
+impl JournalWriter<'_> {
     fn append(
         &mut self,
         session_seq: u64,
