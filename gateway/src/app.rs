@@ -4,7 +4,7 @@ use crate::agents::Agents;
 use crate::api::SOCKET;
 use crate::bots::Bots;
 use crate::channel::console::Console;
-use crate::channel::{Channel, Channels, Inbox};
+use crate::channel::{ChannelAdapter, Channels, InboundPort};
 use crate::clock::Clock;
 use crate::config::load::Loaded;
 use crate::config::reload::Changes;
@@ -16,7 +16,7 @@ use crate::forget;
 use crate::http::console::{self, ConsoleApi};
 use crate::http::server::Bound;
 use crate::http::{Api, ApiLimits, router};
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::integrity;
 use crate::live::Live;
 use crate::local::Local;
@@ -78,7 +78,7 @@ pub(crate) struct Ready {
 /// The state directory is in use, is a copy, or cannot be opened; the socket cannot be bound.
 pub(crate) async fn serve(
     settings: Settings,
-    mut channels: Vec<Arc<dyn Channel>>,
+    mut channels: Vec<Arc<dyn ChannelAdapter>>,
     mut signals: Signals,
     on_ready: impl FnOnce(Ready) + Send,
 ) -> Result<(), Failure> {
@@ -102,7 +102,7 @@ pub(crate) async fn serve(
     all.add(channels.iter().cloned());
     let bots = Bots::new(&live, all.clone(), stop.clone());
     let metrics = service.metrics.clone();
-    let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
+    let inlet = InboundService::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let supervisor = service.supervisor.clone();
     let scrape = Scrape { metrics, store: store.clone(), supervisor, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
@@ -195,7 +195,7 @@ async fn refuse_to_serve(
 
 /// Resumes work that was in progress before a restart, before new input is accepted. Returns the number of
 /// sessions.
-async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
+async fn take_up(manager: &Manager, inlet: &InboundService) -> Result<usize, Failure> {
     let resumed = manager.resume().await?;
     match inlet.bindings().reconcile().await {
         Ok(found) => tracing::info!(?found, "bindings after a start"),
@@ -208,7 +208,7 @@ async fn take_up(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
 /// Spawns the background tasks. Returns, by name, the tasks that shutdown waits for.
 pub(crate) fn in_background(
     service: &Local,
-    inlet: Inlet,
+    inlet: InboundService,
     channels: Channels,
     clock: Clock,
     stop: &CancellationToken,
@@ -232,7 +232,7 @@ pub(crate) fn in_background(
 }
 
 /// Passes a channel's incoming events to the inbox until `stop`.
-async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: CancellationToken) {
+async fn listen(channel: Arc<dyn ChannelAdapter>, inbox: Arc<dyn InboundPort>, stop: CancellationToken) {
     tokio::select! {
         biased;
         () = stop.cancelled() => {}

@@ -2,8 +2,8 @@
 //! tokens, D7), and stops a bot when its account is removed. A bot that cannot be served is logged and does
 //! not affect the others.
 
-use crate::channel::discord::{DISCORD, Discord, Settings};
-use crate::channel::{Channel, Channels, Inbox};
+use crate::channel::discord::{AccountSettings, DISCORD, Discord};
+use crate::channel::{ChannelAdapter, Channels, InboundPort};
 use crate::config::load::Loaded;
 use crate::config::{self, Config};
 use crate::live::Live;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Settings of every configured account, or the reason why the account cannot be served.
-type Wanted = BTreeMap<String, Result<Settings, String>>;
+type Wanted = BTreeMap<String, Result<AccountSettings, String>>;
 
 /// Running bots, kept in line with the live configuration.
 pub(crate) struct Bots {
@@ -26,7 +26,7 @@ pub(crate) struct Bots {
 struct Bot {
     adapter: Discord,
     /// The adapter as it is registered.
-    channel: Arc<dyn Channel>,
+    channel: Arc<dyn ChannelAdapter>,
     ends: CancellationToken,
     is_heard: bool,
 }
@@ -40,7 +40,7 @@ impl Bots {
     }
 
     /// Reads incoming events and applies configuration changes until shutdown.
-    pub(crate) async fn serve(mut self, inbox: Arc<dyn Inbox>) {
+    pub(crate) async fn serve(mut self, inbox: Arc<dyn InboundPort>) {
         loop {
             for bot in self.bots.values_mut().filter(|bot| !bot.is_heard) {
                 bot.is_heard = true;
@@ -80,14 +80,14 @@ impl Bots {
         }
     }
 
-    fn take_on(&mut self, id: &str, settings: Settings) -> Result<(), String> {
+    fn take_on(&mut self, id: &str, settings: AccountSettings) -> Result<(), String> {
         let before = self.bots.get(id);
         if let Some(bot) = before.filter(|bot| *bot.adapter.base() == settings.base) {
             return bot.adapter.renew(settings).map_err(|error| error.to_string());
         }
         // The replacement is created before the old bot is stopped.
         let adapter = Discord::new(id.to_owned(), settings).map_err(|error| error.to_string())?;
-        let channel = Arc::new(adapter.clone()) as Arc<dyn Channel>;
+        let channel = Arc::new(adapter.clone()) as Arc<dyn ChannelAdapter>;
         let registered = match before {
             Some(bot) => self.channels.exchange(&bot.channel, Arc::clone(&channel)),
             None => self.channels.register(Arc::clone(&channel)),
@@ -109,7 +109,7 @@ impl Bots {
     }
 }
 
-async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, ends: CancellationToken) {
+async fn listen(channel: Arc<dyn ChannelAdapter>, inbox: Arc<dyn InboundPort>, ends: CancellationToken) {
     tokio::select! {
         biased;
         () = ends.cancelled() => {}
@@ -124,9 +124,9 @@ fn wanted(config: &Config) -> Wanted {
         };
         let bound = config.bindings.iter().filter(of_account);
         let configured = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
-        let settings = Settings::of(id, account, |name| std::env::var(name).ok());
+        let settings = AccountSettings::of(id, account, |name| std::env::var(name).ok());
         let personas = config.channels.discord.personas_of(id);
-        (id.clone(), settings.map(|settings| Settings { configured, personas, ..settings }))
+        (id.clone(), settings.map(|settings| AccountSettings { configured, personas, ..settings }))
     };
     config.channels.discord.accounts.iter().map(of).collect()
 }

@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::store::delivery::{self as rows, Due};
 use crate::store::{Store, buttons, cards as card_rows, now_ms};
 use acp_shared::ids::BindingId;
-use pass::Pass;
+use pass::DeliveryWorker;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::time::Duration;
@@ -48,7 +48,7 @@ const DISORDER_MS: u64 = 1_000;
 
 /// Result of a binding's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum WorkerExit {
     /// Everything up to this row number was processed.
     At(u64),
     /// The binding has ended and has nothing pending.
@@ -59,14 +59,14 @@ enum Left {
 
 /// State of a binding between its tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Mark {
+struct BindingCursor {
     cursor: Option<u64>,
     busy: bool,
     /// Verbosity when the last task was started.
     verbosity: Option<Verbosity>,
 }
 
-type Marks = BTreeMap<BindingId, Mark>;
+type BindingCursors = BTreeMap<BindingId, BindingCursor>;
 
 /// Delivers until `stop`.
 pub(crate) async fn run(
@@ -78,7 +78,7 @@ pub(crate) async fn run(
 ) {
     let mut committed = store.committed();
     let mut tasks = Tasks::default();
-    let mut marks = Marks::new();
+    let mut marks = BindingCursors::new();
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
     let mut tidy = tokio::time::interval(Duration::from_millis(TIDY_MS));
     tidy.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -115,8 +115,8 @@ pub(crate) async fn run(
             if mark.busy || is_parked || !(is_behind || is_over || is_other) {
                 continue;
             }
-            *mark = Mark { busy: true, verbosity: due.binding.verbosity, ..*mark };
-            let pass = Pass {
+            *mark = BindingCursor { busy: true, verbosity: due.binding.verbosity, ..*mark };
+            let pass = DeliveryWorker {
                 store: store.clone(),
                 channels: channels.clone(),
                 live: live.clone(),
@@ -143,7 +143,7 @@ fn rest(took: Duration) -> Duration {
         .clamp(Duration::from_millis(GATHER_MS), Duration::from_millis(REST_MS_MAX))
 }
 
-async fn add_owing(store: &Store, marks: &mut Marks) {
+async fn add_owing(store: &Store, marks: &mut BindingCursors) {
     match store.read("delivery_owing", rows::owing).await {
         Ok(found) => {
             for due in found {
@@ -157,7 +157,7 @@ async fn add_owing(store: &Store, marks: &mut Marks) {
 /// Marks bindings for a retry whose card could not be finalized or whose messages could not be edited, even
 /// if their journal is idle. Cards on every call, messages on every `TIDY_TIMES`th, since a retry may
 /// depend on a person. Returns true if any was found.
-async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
+async fn look_again(store: &Store, marks: &mut BindingCursors, times: &mut u32) -> bool {
     let is_more = times.is_multiple_of(TIDY_TIMES);
     *times = times.wrapping_add(1);
     let read = move |db: &_| {
@@ -181,7 +181,7 @@ async fn look_again(store: &Store, marks: &mut Marks, times: &mut u32) -> bool {
     is_any
 }
 
-async fn look(store: &Store, marks: &Marks) -> Vec<Due> {
+async fn look(store: &Store, marks: &BindingCursors) -> Vec<Due> {
     let known: Vec<BindingId> = marks.keys().copied().collect();
     store.read("delivery_look", move |db| rows::looked_after(db, &known)).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "delivery cannot read the bindings");
@@ -192,34 +192,34 @@ async fn look(store: &Store, marks: &Marks) -> Vec<Due> {
 /// Tasks of bindings, with the binding of each, to find it after a panic too.
 #[derive(Default)]
 struct Tasks {
-    set: JoinSet<Left>,
+    set: JoinSet<WorkerExit>,
     of: HashMap<tokio::task::Id, BindingId>,
 }
 
 impl Tasks {
-    fn spawn(&mut self, binding_id: BindingId, work: impl Future<Output = Left> + Send + 'static) {
+    fn spawn(&mut self, binding_id: BindingId, work: impl Future<Output = WorkerExit> + Send + 'static) {
         let id = self.set.spawn(work).id();
         self.of.insert(id, binding_id);
     }
 
     fn note(
         &mut self,
-        done: Result<(tokio::task::Id, Left), tokio::task::JoinError>,
-        marks: &mut Marks,
+        done: Result<(tokio::task::Id, WorkerExit), tokio::task::JoinError>,
+        marks: &mut BindingCursors,
         stop: &CancellationToken,
     ) {
         let task = done.as_ref().map_or_else(tokio::task::JoinError::id, |(task, _)| *task);
         let Some(id) = self.of.remove(&task) else { return };
         match done {
-            Ok((_, Left::Over)) => {
+            Ok((_, WorkerExit::Over)) => {
                 marks.remove(&id);
             }
-            Ok((_, Left::At(cursor))) => {
+            Ok((_, WorkerExit::At(cursor))) => {
                 let verbosity = marks.get(&id).and_then(|mark| mark.verbosity);
-                marks.insert(id, Mark { cursor: Some(cursor), busy: false, verbosity });
+                marks.insert(id, BindingCursor { cursor: Some(cursor), busy: false, verbosity });
             }
-            Ok((_, Left::Unknown)) => {
-                marks.insert(id, Mark::default());
+            Ok((_, WorkerExit::Unknown)) => {
+                marks.insert(id, BindingCursor::default());
             }
             // Other bindings are not affected; nothing is lost, the outbox holds all for the retry.
             Err(error) => {
@@ -231,7 +231,7 @@ impl Tasks {
                         () = stop.cancelled() => {}
                         () = tokio::time::sleep(Duration::from_millis(DISORDER_MS)) => {}
                     }
-                    Left::Unknown
+                    WorkerExit::Unknown
                 });
             }
         }

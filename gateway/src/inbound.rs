@@ -10,9 +10,9 @@ mod keep;
 mod left;
 mod tell;
 
-use crate::bindings::router::Arrival;
-use crate::bindings::{BoundDeliveryRouter, ConfiguredBindings, SessionBindingService};
-use crate::channel::{Beside, Channels};
+use crate::bindings::router::InboundRoute;
+use crate::bindings::{BoundDeliveryRouter, SessionBindingService, StaticBindings};
+use crate::channel::{Channels, SiblingAccount};
 use crate::commands::Commands;
 use crate::core::binding::Stale;
 use crate::core::command;
@@ -45,7 +45,7 @@ const TEXT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Accepts messages of all channels. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Inlet {
+pub(crate) struct InboundService {
     inner: Arc<Inner>,
 }
 
@@ -56,7 +56,7 @@ struct Inner {
     metrics: Metrics,
     bindings: SessionBindingService,
     router: BoundDeliveryRouter,
-    configured: ConfiguredBindings,
+    configured: StaticBindings,
     commands: Commands,
     /// Conversation queues: one message of a conversation at a time, in order of arrival.
     lanes: std::sync::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
@@ -64,23 +64,23 @@ struct Inner {
     /// Notified when an inbox row failed and needs a retry.
     left: tokio::sync::Notify,
     /// Interactions whose adapter delivers the response itself.
-    claims: keep::Claims,
+    claims: keep::Reservations,
     /// Conversations whose replies are being sent, and replies that no one has started to send.
-    untold: left::Untold,
+    untold: left::ReplyQueue,
 }
 
-impl std::fmt::Debug for Inlet {
+impl std::fmt::Debug for InboundService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inlet").field("channels", &self.inner.channels).finish_non_exhaustive()
     }
 }
 
-impl Inlet {
+impl InboundService {
     /// Creates the service, which replies through these channels.
     pub(crate) fn new(store: Store, channels: Channels, service: Arc<dyn Service>, metrics: Metrics) -> Self {
         let bindings = SessionBindingService::new(store.clone(), channels.clone(), metrics.clone());
         let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
-        let configured = ConfiguredBindings::new(store.clone(), bindings.clone(), Arc::clone(&service));
+        let configured = StaticBindings::new(store.clone(), bindings.clone(), Arc::clone(&service));
         let commands = Commands::new(store.clone(), (bindings.clone(), router.clone()), Arc::clone(&service));
         let places = Arc::new(tokio::sync::Semaphore::new(WAITING_MAX));
         Self {
@@ -96,8 +96,8 @@ impl Inlet {
                 lanes: std::sync::Mutex::default(),
                 places,
                 left: tokio::sync::Notify::new(),
-                claims: keep::Claims::default(),
-                untold: left::Untold::default(),
+                claims: keep::Reservations::default(),
+                untold: left::ReplyQueue::default(),
             }),
         }
     }
@@ -276,7 +276,7 @@ impl Inner {
 
     /// Returns the other accounts that may receive the same message, if only one of all accounts may execute
     /// it: a typed command without a mention.
-    fn rivals(&self, inbound: &Inbound) -> Vec<Beside> {
+    fn rivals(&self, inbound: &Inbound) -> Vec<SiblingAccount> {
         let at = &inbound.conversation;
         let is_typed = inbound.answer == Answer::ByMessage && command::parse(&inbound.text).is_some();
         let is_shared = || self.channels.get(at).is_ok_and(|channel| channel.shares_conversations());
@@ -286,7 +286,7 @@ impl Inner {
     /// Commits the message; on the console also as a line of the conversation. `None` if another account
     /// executes it. Also returns that other account if it cannot receive the message, since no other account
     /// would reply.
-    async fn commit(&self, inbound: &Inbound) -> Result<Option<(InboxRow, Option<Beside>)>, Failure> {
+    async fn commit(&self, inbound: &Inbound) -> Result<Option<(InboxRow, Option<SiblingAccount>)>, Failure> {
         let said = inbound.clone();
         let shown = (said.conversation.channel == crate::channel::console::CONSOLE).then(|| {
             console::NewConsoleMessage {
@@ -369,7 +369,7 @@ impl Inner {
         key: IdempotencyKey,
     ) -> Result<Outcome, Failure> {
         let at = &inbound.conversation;
-        let Arrival { route, binding } = self.router.arrival(at).await?;
+        let InboundRoute { route, binding } = self.router.arrival(at).await?;
         match route {
             Route::Bound { binding_id, session_key, .. } => {
                 // No prompt is submitted whose answer could not be delivered.

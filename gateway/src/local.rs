@@ -3,7 +3,7 @@
 use crate::agents::Agents;
 use crate::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
 use crate::bindings::configured::may_unbind;
-use crate::bindings::{SessionBindingService, Unbind};
+use crate::bindings::{SessionBindingService, UnbindTarget};
 use crate::channel::{Channels, Health};
 use crate::config::load::Loaded;
 use crate::core::event::EventRow;
@@ -142,8 +142,8 @@ impl Service for Local {
                 may_unbind(&loaded, &row.conversation, &row.metadata)?;
             }
             let which = match binding {
-                Some(id) => Unbind::Binding(session.clone(), id),
-                None => Unbind::Session(session.clone()),
+                Some(id) => UnbindTarget::Binding(session.clone(), id),
+                None => UnbindTarget::Session(session.clone()),
             };
             let ended = bindings.unbind(which, &reason, key).await?;
             if ended.is_empty() {

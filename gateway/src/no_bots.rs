@@ -1,6 +1,6 @@
 //! Replacement of the Discord bots in a build without Discord.
 
-use crate::channel::{Channels, Inbox};
+use crate::channel::{Channels, InboundPort};
 use crate::live::Live;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -18,5 +18,5 @@ impl Bots {
     }
 
     /// Does nothing.
-    pub(crate) async fn serve(self, _: Arc<dyn Inbox>) {}
+    pub(crate) async fn serve(self, _: Arc<dyn InboundPort>) {}
 }

@@ -28,7 +28,7 @@ const DECIDED: &str = "configured";
 /// Decision for one message, with everything needed to repeat it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Plan {
+enum StaticBindingDecision {
     /// See [`Act::Withdraw`].
     Withdraw(Done),
     /// See [`Act::Bind`]; with the entry, and the key of the session to create.
@@ -37,7 +37,7 @@ enum Plan {
 
 /// Binds conversations according to the configuration. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct ConfiguredBindings {
+pub(crate) struct StaticBindings {
     store: Store,
     bindings: SessionBindingService,
     service: Arc<dyn Service>,
@@ -45,7 +45,7 @@ pub(crate) struct ConfiguredBindings {
     turn: Arc<Mutex<()>>,
 }
 
-impl ConfiguredBindings {
+impl StaticBindings {
     /// Creates the service.
     pub(crate) fn new(store: Store, bindings: SessionBindingService, service: Arc<dyn Service>) -> Self {
         Self { store, bindings, service, turn: Arc::default() }
@@ -66,7 +66,7 @@ impl ConfiguredBindings {
         let loaded = self.service.config();
         let (at, of, table) = (inbound.conversation.clone(), key.clone(), Arc::clone(&loaded));
         let before = self.store.read("configured", move |db| {
-            let before = commands::before::<Plan>(db, DECIDED, &of)?;
+            let before = commands::before::<StaticBindingDecision>(db, DECIDED, &of)?;
             let table = &table.config.bindings;
             let due = before.is_none() && !is_routed && {
                 decide(table, &at, configured::look(db, table, &at)?.seen()) != Act::Leave
@@ -85,11 +85,11 @@ impl ConfiguredBindings {
         };
         match plan {
             None => Ok(None),
-            Some(Plan::Withdraw(done)) => {
+            Some(StaticBindingDecision::Withdraw(done)) => {
                 self.close(&done, key).await?;
                 Ok(None)
             }
-            Some(Plan::Bind { bind, entry, next }) => {
+            Some(StaticBindingDecision::Bind { bind, entry, next }) => {
                 self.bind(inbound, key, (bind, *entry, next)).await.map(Some)
             }
         }
@@ -101,21 +101,21 @@ impl ConfiguredBindings {
         inbound: &Inbound,
         key: &IdempotencyKey,
         loaded: Arc<Loaded>,
-    ) -> Result<Option<Plan>, Failure> {
+    ) -> Result<Option<StaticBindingDecision>, Failure> {
         let (at, key) = (inbound.conversation.clone(), key.clone());
         let decided = self.store.write("configured_decide", move |tx| {
             let table = &loaded.config.bindings;
             let look = configured::look(tx, table, &at)?;
             let plan = match decide(table, &at, look.seen()) {
                 Act::Leave => return Ok(None),
-                Act::Withdraw(done) => Plan::Withdraw(done),
+                Act::Withdraw(done) => StaticBindingDecision::Withdraw(done),
                 Act::Bind(bind) => {
                     let entry = find(table, &at).map(|found| found.entry.clone());
                     let Some((entry, next)) = entry.zip(look.next.clone()) else { return Ok(None) };
                     if let Some(row) = look.before(bind.after.as_ref()) {
                         bindings::end(tx, row.binding_id, "bound as configured")?;
                     }
-                    Plan::Bind { bind, entry: Box::new(entry), next }
+                    StaticBindingDecision::Bind { bind, entry: Box::new(entry), next }
                 }
             };
             commands::once(tx, DECIDED, &key, || Ok(plan)).map(Some)

@@ -9,7 +9,7 @@ mod error;
 pub(crate) mod router;
 mod start;
 
-pub(crate) use configured::ConfiguredBindings;
+pub(crate) use configured::StaticBindings;
 pub(crate) use error::BindingError;
 pub(crate) use router::BoundDeliveryRouter;
 
@@ -48,7 +48,7 @@ pub(crate) struct BindRequest {
 
 /// An existing binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub(crate) struct SessionBinding {
     /// The binding.
     pub(crate) binding: BindingRow,
     /// Its session.
@@ -59,7 +59,7 @@ pub(crate) struct Bound {
 
 /// Selection of bindings to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unbind {
+pub(crate) enum UnbindTarget {
     /// The binding of this conversation.
     Conversation(ConversationRef),
     /// All bindings of this session.
@@ -109,7 +109,7 @@ impl SessionBindingService {
     /// [`BindingError::SessionClosed`], [`BindingError::Store`]: nothing was created.
     /// [`BindingError::NotMade`]: the conversation could not be created. [`BindingError::NotMadeYet`]:
     /// creation is retried in the background.
-    pub(crate) async fn bind(&self, request: BindRequest) -> Result<Bound, BindingError> {
+    pub(crate) async fn bind(&self, request: BindRequest) -> Result<SessionBinding, BindingError> {
         let placement = match request.made {
             Some(_) => Placement::Here,
             None => self.placement(&request.at, request.placement)?,
@@ -143,7 +143,7 @@ impl SessionBindingService {
     ///
     /// # Errors
     /// As [`SessionBindingService::bind`].
-    pub(crate) async fn of_spawn(&self, key: &SessionKey) -> Result<Option<Bound>, BindingError> {
+    pub(crate) async fn of_spawn(&self, key: &SessionKey) -> Result<Option<SessionBinding>, BindingError> {
         match self.list_by_session(key).await?.into_iter().next() {
             Some(binding) => self.finish(binding.binding_id).await.map(Some),
             None => Ok(None),
@@ -185,7 +185,7 @@ impl SessionBindingService {
     /// [`BindingError::Store`].
     pub(crate) async fn unbind(
         &self,
-        which: Unbind,
+        which: UnbindTarget,
         reason: &str,
         key: IdempotencyKey,
     ) -> Result<Vec<BindingRow>, BindingError> {
@@ -193,9 +193,11 @@ impl SessionBindingService {
         let ended = self.store.write("unbind", move |tx| {
             let end = || {
                 let found = match &which {
-                    Unbind::Conversation(at) => bindings::of_conversation(tx, at)?.into_iter().collect(),
-                    Unbind::Session(key) => bindings::of_session(tx, key)?,
-                    Unbind::Binding(key, id) => {
+                    UnbindTarget::Conversation(at) => {
+                        bindings::of_conversation(tx, at)?.into_iter().collect()
+                    }
+                    UnbindTarget::Session(key) => bindings::of_session(tx, key)?,
+                    UnbindTarget::Binding(key, id) => {
                         let all = bindings::of_session(tx, key)?;
                         all.into_iter().filter(|binding| binding.binding_id == *id).collect()
                     }
@@ -307,16 +309,16 @@ fn bind_once(
     request: BindRequest,
     placement: Placement,
     now: u64,
-) -> Result<Result<Bound, BindingError>, StoreError> {
+) -> Result<Result<SessionBinding, BindingError>, StoreError> {
     let key = request.key.clone();
     if let Some((id, fresh)) = commands::before::<(BindingId, bool)>(tx, DONE, &key)?
         && let Some(binding) = bindings::get(tx, id)?
         && let Some(session) = sessions::get(tx, &binding.session_key)?
     {
-        return Ok(Ok(Bound { binding, session, fresh }));
+        return Ok(Ok(SessionBinding { binding, session, fresh }));
     }
     let bound = bind(tx, request, placement, now)?;
-    if let Ok(Bound { binding, fresh, .. }) = &bound {
+    if let Ok(SessionBinding { binding, fresh, .. }) = &bound {
         commands::once(tx, DONE, &key, || Ok((binding.binding_id, *fresh)))?;
     }
     Ok(bound)
@@ -327,7 +329,7 @@ fn bind(
     request: BindRequest,
     placement: Placement,
     now: u64,
-) -> Result<Result<Bound, BindingError>, StoreError> {
+) -> Result<Result<SessionBinding, BindingError>, StoreError> {
     let BindRequest { session_key, at, by, windows, made, .. } = request;
     let Some(session) = sessions::get(tx, &session_key)? else {
         return Ok(Err(BindingError::NoSession { session_key }));
@@ -350,10 +352,12 @@ fn bind(
     };
     let same = |it: &BindingRow| it.session_key == session_key && it.status != BindingStatus::Ending;
     let binding = match (placement, found) {
-        (Placement::Child, Some(before)) => return Ok(Ok(Bound { binding: before, session, fresh: false })),
+        (Placement::Child, Some(before)) => {
+            return Ok(Ok(SessionBinding { binding: before, session, fresh: false }));
+        }
         (Placement::Here, Some(before)) if same(&before) => {
             bindings::resume(tx, before.binding_id, now)?;
-            return Ok(Ok(Bound { binding: before, session, fresh: false }));
+            return Ok(Ok(SessionBinding { binding: before, session, fresh: false }));
         }
         (Placement::Here, Some(before)) => {
             bindings::end(tx, before.binding_id, "bound to another session")?;
@@ -363,7 +367,7 @@ fn bind(
         (Placement::Child, None) => to_be_made(new),
     };
     bindings::bind(tx, &binding)?;
-    Ok(Ok(Bound { binding, session, fresh: true }))
+    Ok(Ok(SessionBinding { binding, session, fresh: true }))
 }
 
 /// Returns the binding of a conversation below `at`, pending ones included.

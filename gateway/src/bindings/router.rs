@@ -25,7 +25,7 @@ pub(crate) struct BoundDeliveryRouter {
 
 /// Destination of a user's message, and the binding that it was derived from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Arrival {
+pub(crate) struct InboundRoute {
     /// Destination.
     pub(crate) route: Route,
     /// The conversation's binding, with the state of its session.
@@ -52,7 +52,7 @@ impl BoundDeliveryRouter {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn arrival(&self, at: &ConversationRef) -> Result<Arrival, StoreError> {
+    pub(crate) async fn arrival(&self, at: &ConversationRef) -> Result<InboundRoute, StoreError> {
         let arrival = self.look(at).await?;
         self.note(INBOUND, &arrival.route);
         Ok(arrival)
@@ -62,7 +62,7 @@ impl BoundDeliveryRouter {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn look(&self, at: &ConversationRef) -> Result<Arrival, StoreError> {
+    pub(crate) async fn look(&self, at: &ConversationRef) -> Result<InboundRoute, StoreError> {
         let binding = super::resolve_by_conversation(&self.store, at).await?;
         let route = match self.channels.get(at) {
             Ok(channel) => {
@@ -71,7 +71,7 @@ impl BoundDeliveryRouter {
             }
             Err(error) => Route::Refused { failure: error.into(), reason: "adapter-unavailable" },
         };
-        Ok(Arrival { route, binding })
+        Ok(InboundRoute { route, binding })
     }
 
     /// Returns the destination of a session's output, if it goes to one conversation; `requester` is the

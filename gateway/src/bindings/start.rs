@@ -2,8 +2,8 @@
 //! created yet (D10, H13). A binding that cannot be read is kept, and only a few channel requests run at
 //! once.
 
-use super::{BindingError, Bound, SessionBindingService};
-use crate::channel::{Opened, Outgoing};
+use super::{BindingError, SessionBinding, SessionBindingService};
+use crate::channel::{OpenChildOutcome, Outgoing};
 use crate::core::binding::{AtStart, at_start, intro};
 use crate::core::project::{PartKind, nonce_of};
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
@@ -20,7 +20,7 @@ const AGAIN_MS: u64 = 30_000;
 
 /// Counts of one reconciliation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Reconciled {
+pub(crate) struct ReconcileCounts {
     /// Bindings kept.
     pub(crate) kept: usize,
     /// Stale bindings removed.
@@ -36,45 +36,45 @@ impl SessionBindingService {
     ///
     /// # Errors
     /// [`BindingError::Store`] if the bindings cannot be listed; all of them are kept.
-    pub(crate) async fn reconcile(&self) -> Result<Reconciled, BindingError> {
+    pub(crate) async fn reconcile(&self) -> Result<ReconcileCounts, BindingError> {
         let live = self.store.read("bindings_live", bindings::live).await?;
         let done = futures_util::stream::iter(live).map(|one| self.reconcile_one(one));
-        let done: Vec<AtOne> = done.buffer_unordered(AT_ONCE_MAX).collect().await;
+        let done: Vec<ReconcileOutcome> = done.buffer_unordered(AT_ONCE_MAX).collect().await;
         let count = |what| done.iter().filter(|one| **one == what).count();
-        Ok(Reconciled {
-            kept: count(AtOne::Kept),
-            removed: count(AtOne::Removed),
-            finished: count(AtOne::Finished),
-            unfinished: count(AtOne::Unfinished),
+        Ok(ReconcileCounts {
+            kept: count(ReconcileOutcome::Kept),
+            removed: count(ReconcileOutcome::Removed),
+            finished: count(ReconcileOutcome::Finished),
+            unfinished: count(ReconcileOutcome::Unfinished),
         })
     }
 
-    async fn reconcile_one(&self, live: bindings::Live) -> AtOne {
+    async fn reconcile_one(&self, live: bindings::Live) -> ReconcileOutcome {
         let (binding, target, runs_due) = match live.found {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(binding_id = live.key, %error, "a binding cannot be read: it stays as it is");
-                return AtOne::Kept;
+                return ReconcileOutcome::Kept;
             }
         };
         match at_start(binding.status, Some(target), runs_due) {
-            AtStart::Keep => AtOne::Kept,
+            AtStart::Keep => ReconcileOutcome::Kept,
             AtStart::End(_) => match self.remove_stale(&binding, |_, _| Ok(())).await {
                 Ok(Some(_)) => {
                     self.metrics.stale_removed(&binding.conversation.channel, "start");
-                    AtOne::Removed
+                    ReconcileOutcome::Removed
                 }
-                Ok(None) => AtOne::Kept,
+                Ok(None) => ReconcileOutcome::Kept,
                 Err(error) => {
                     tracing::warn!(session_key = %binding.session_key, %error, "a stale binding stays");
-                    AtOne::Kept
+                    ReconcileOutcome::Kept
                 }
             },
             AtStart::Finish => match self.finish(binding.binding_id).await {
-                Ok(_) => AtOne::Finished,
+                Ok(_) => ReconcileOutcome::Finished,
                 Err(error) => {
                     tracing::warn!(session_key = %binding.session_key, %error, "a conversation is not made");
-                    AtOne::Unfinished
+                    ReconcileOutcome::Unfinished
                 }
             },
         }
@@ -106,10 +106,10 @@ impl SessionBindingService {
     ///
     /// # Errors
     /// As [`SessionBindingService::bind`].
-    pub(crate) async fn finish(&self, binding_id: BindingId) -> Result<Bound, BindingError> {
+    pub(crate) async fn finish(&self, binding_id: BindingId) -> Result<SessionBinding, BindingError> {
         let (binding, session) = self.pending(binding_id).await?;
         if binding.status.is_live() {
-            return Ok(Bound { binding, session, fresh: false });
+            return Ok(SessionBinding { binding, session, fresh: false });
         }
         let at = parent_of(&binding);
         let starter = Outgoing {
@@ -126,12 +126,12 @@ impl SessionBindingService {
             files: Vec::new(),
         };
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
-            Opened::Made { conversation_id } => conversation_id,
-            Opened::Rejected { why, again: false } => {
+            OpenChildOutcome::Made { conversation_id } => conversation_id,
+            OpenChildOutcome::Rejected { why, again: false } => {
                 self.give_up(&binding, &why).await?;
                 return Err(BindingError::NotMade { why });
             }
-            Opened::Rejected { why, again: true } | Opened::Uncertain { why } => {
+            OpenChildOutcome::Rejected { why, again: true } | OpenChildOutcome::Uncertain { why } => {
                 return Err(BindingError::NotMadeYet { why });
             }
         };
@@ -141,7 +141,7 @@ impl SessionBindingService {
             Ok(()) => {
                 let conversation = ConversationRef { conversation_id, ..binding.conversation };
                 let binding = BindingRow { conversation, status: BindingStatus::Active, ..binding };
-                Ok(Bound { binding, session, fresh: true })
+                Ok(SessionBinding { binding, session, fresh: true })
             }
             Err(StoreError::ConversationBound) => {
                 let why = "the conversation is bound to another session already".to_owned();
@@ -176,7 +176,7 @@ impl SessionBindingService {
 
 /// Result for one binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AtOne {
+enum ReconcileOutcome {
     Kept,
     Removed,
     Finished,

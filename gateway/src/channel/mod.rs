@@ -10,7 +10,7 @@ pub(crate) mod discord;
 mod health;
 mod inbox;
 
-pub(crate) use adapters::{Beside, Channels, NoAdapter};
+pub(crate) use adapters::{Channels, NoAdapterError, SiblingAccount};
 
 pub use crate::core::binding::Capabilities;
 pub use crate::core::command::gate::{Approves, Standing};
@@ -22,10 +22,11 @@ pub use crate::core::rows::ConversationRef;
 pub use crate::core::split::{Limit, Unit};
 pub use crate::store::bindings::Place;
 pub use crate::store::inbox::{Answer, Inbound};
-pub use health::{Figure, Health};
+pub use health::{ChannelHealth, Figure};
 pub use inbox::{
-    Amended, AnswerShown, Change, Changed, Claim, Inbox, Kept, Offered, Placed, Said, Suggest, Suggestion,
-    Waiting,
+    BindingLookup, CallerReply, ConversationEvent, ConversationEventOutcome, InboundPort, IntakeOutcome,
+    MessageChangeOutcome, PostedReply, QueuedMessage, ReplyReservation, ReserveOutcome, Suggestion,
+    SuggestionKind,
 };
 
 use crate::core::project::tag::tagged;
@@ -37,14 +38,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 /// Boxed future of a response by a channel or by the inbox.
-pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Channel adapter. Adapters make no decisions: they send messages in the order of the calls, report each
 /// outcome truthfully, and pass on incoming events, repeatedly if need be.
 ///
 /// Every returned future completes: an adapter enforces deadlines of its own and reports an outcome that is
 /// still unknown by then as uncertain. The gateway may drop a future before completion when it shuts down.
-pub trait Channel: Send + Sync + 'static {
+pub trait ChannelAdapter: Send + Sync + 'static {
     /// Name of the channel in conversations, e.g. `console`.
     fn id(&self) -> &'static str;
 
@@ -100,7 +101,7 @@ pub trait Channel: Send + Sync + 'static {
 
     /// Sends one message. If the channel has seen the nonce before, nothing is sent, and the id of the first
     /// message is returned.
-    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome>;
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome>;
 
     /// True if answers of agents in a conversation currently appear under the agents' names
     /// ([`Outgoing::persona`]). A nonce does not identify such a message: after an uncertain send, delivery
@@ -111,14 +112,18 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Searches for a message after a send with an uncertain outcome.
-    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup>;
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome>;
 
     /// Creates a conversation below `parent` that begins with `starter`. The starter's nonce identifies the
     /// conversation: a repeated call finds the existing conversation and creates no second one (H13).
-    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+    fn open_child<'a>(
+        &'a self,
+        parent: &'a ConversationRef,
+        starter: &'a Outgoing,
+    ) -> BoxFuture<'a, OpenChildOutcome> {
         let _ = (parent, starter);
         let why = format!("{} has no conversations below others", self.id());
-        Box::pin(async move { Opened::Rejected { why, again: false } })
+        Box::pin(async move { OpenChildOutcome::Rejected { why, again: false } })
     }
 
     /// True if the channel shows [`Signal`]s.
@@ -127,7 +132,7 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Shows a signal, best effort.
-    fn signal<'a>(&'a self, _to: &'a ConversationRef, _signal: &'a Signal) -> Reply<'a, ()> {
+    fn signal<'a>(&'a self, _to: &'a ConversationRef, _signal: &'a Signal) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
@@ -166,7 +171,7 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Returns the health of the account. `None` if nothing can fail.
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<ChannelHealth> {
         None
     }
 
@@ -182,13 +187,13 @@ pub trait Channel: Send + Sync + 'static {
         _to: &'a ConversationRef,
         _message_id: &'a str,
         _message: &'a Outgoing,
-    ) -> Reply<'a, EditOutcome> {
+    ) -> BoxFuture<'a, EditOutcome> {
         Box::pin(async { EditOutcome::Gone { why: "messages here cannot be changed".to_owned() } })
     }
 
     /// Passes incoming events to the inbox until the future is dropped at shutdown. Called once, after all
     /// inbox rows left by earlier processes are taken up. A channel without event intake keeps the default.
-    fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
+    fn listen(&self, inbox: Arc<dyn InboundPort>) -> BoxFuture<'_, ()> {
         drop(inbox);
         Box::pin(std::future::ready(()))
     }
@@ -196,7 +201,7 @@ pub trait Channel: Send + Sync + 'static {
 
 /// Result of creating a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Opened {
+pub enum OpenChildOutcome {
     /// The conversation exists and shows the starter.
     Made {
         /// Id of the conversation in the channel.
@@ -234,13 +239,13 @@ pub struct Outgoing {
     /// Ids of messages in this conversation that are known to be different ones; a lookup must not return any
     /// of them.
     pub others: Vec<String>,
-    /// Buttons in order, at most [`Channel::buttons_max`]. Without buttons the text says the same.
+    /// Buttons in order, at most [`ChannelAdapter::buttons_max`]. Without buttons the text says the same.
     pub actions: Vec<Action>,
     /// Short tag that distinguishes the message from another one of ours with the same text. Shown with the
     /// text if a lookup compares texts ([`Outgoing::tagged`]); unused by channels that identify messages by
     /// nonce (H12).
     pub tag: Option<String>,
-    /// Name of the speaker, shown if the channel supports names ([`Channel::has_personas`]). Otherwise, or if
+    /// Name of the speaker, shown if the channel supports names ([`ChannelAdapter::has_personas`]). Otherwise, or if
     /// refused, the message is sent like any other. In a lookup: the message may have been sent under a name.
     pub persona: Option<String>,
     /// Attached files in order. A lookup gets the files too: their number and sizes distinguish the message
@@ -393,7 +398,7 @@ pub enum EditOutcome {
 
 /// Result of searching for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lookup {
+pub enum LookupOutcome {
     /// The message exists.
     Found {
         /// Id of the message in the channel.

@@ -1,7 +1,7 @@
 //! `serve`: the gateway in the foreground.
 
 use crate::app::{self, Hangup, Ready, Reload, Settings, Signals};
-use crate::channel::Channel;
+use crate::channel::ChannelAdapter;
 use crate::cli::config::{ConfigArgs, read};
 use crate::cli::output::{Out, Outcome, Stop};
 use crate::cli::{Global, inside, logging, usage};
@@ -110,7 +110,7 @@ struct ReadyLine<'a> {
 pub(crate) async fn run(
     global: &Global,
     args: &ServeArgs,
-    channels: Vec<Arc<dyn Channel>>,
+    channels: Vec<Arc<dyn ChannelAdapter>>,
     out: &mut Out,
 ) -> Outcome {
     let settings = prepare(global, args, false)?;

@@ -4,7 +4,7 @@
 
 use crate::agents::Agents;
 use crate::app::{self, Hangup, Ready, Signals};
-use crate::channel::Channel;
+use crate::channel::ChannelAdapter;
 use crate::cli::agents::{exe, found_here};
 use crate::cli::config::environment;
 use crate::cli::output::{Out, Outcome, Stop, say};
@@ -76,7 +76,7 @@ struct ReadyLine<'a> {
 pub(crate) async fn run(
     global: &Global,
     args: &ServeArgs,
-    channels: Vec<Arc<dyn Channel>>,
+    channels: Vec<Arc<dyn ChannelAdapter>>,
     out: &mut Out,
 ) -> Outcome {
     let settings = prepare(global, args, true)?;

@@ -1,8 +1,8 @@
 //! Commands on bindings: bind, unbind, verbosity and timeouts.
 
-use super::{Asked, Commands, Meant};
+use super::{CommandContext, Commands, ResolvedCommand};
 use crate::bindings::configured::may_unbind;
-use crate::bindings::{BindRequest, Bound, DONE, Unbind};
+use crate::bindings::{BindRequest, DONE, SessionBinding, UnbindTarget};
 use crate::core::binding::{Window, intro};
 use crate::core::command::gate::{Belongs, Who};
 use crate::core::rows::{BindingRow, Verbosity};
@@ -17,13 +17,13 @@ use acp_shared::ids::{BindingId, SessionKey};
 
 impl Commands {
     /// `/focus`
-    pub(super) async fn focus(&self, asked: Asked<'_>, name: &str) -> Result<String, Failure> {
+    pub(super) async fn focus(&self, asked: CommandContext<'_>, name: &str) -> Result<String, Failure> {
         let decide = async {
             let session_key = self.named(asked, Some(name), Who::Focus).await?;
             if self.service.session(&session_key).await?.state == SessionState::Closed {
                 return Err(Failure::of(Code::SessionClosed));
             }
-            Ok(Meant { session_key, answer: None, elsewhere: false })
+            Ok(ResolvedCommand { session_key, answer: None, elsewhere: false })
         };
         let key = self.meant(asked, decide).await?.session_key;
         let at = asked.inbound.conversation.clone();
@@ -44,7 +44,7 @@ impl Commands {
     }
 
     /// `/unfocus`
-    pub(super) async fn unfocus(&self, asked: Asked<'_>) -> Result<String, Failure> {
+    pub(super) async fn unfocus(&self, asked: CommandContext<'_>) -> Result<String, Failure> {
         let at = asked.inbound.conversation.clone();
         let here = at.clone();
         let root = root_key(asked.inbound)?;
@@ -60,7 +60,7 @@ impl Commands {
             may_unbind(&self.service.config(), &at, &binding.metadata)?;
         }
         let reason = format!("unbound by {}", asked.name());
-        let ended = self.bindings.unbind(Unbind::Conversation(at), &reason, root).await?;
+        let ended = self.bindings.unbind(UnbindTarget::Conversation(at), &reason, root).await?;
         Ok(match ended.first() {
             Some(BindingRow { session_key: key, .. }) => {
                 format!("Unbound. The session goes on; /focus {key} binds it again.")
@@ -73,7 +73,7 @@ impl Commands {
     /// `/acp verbosity`
     pub(super) async fn verbosity(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         change: Option<Option<Verbosity>>,
     ) -> Result<String, Failure> {
         let (at, root) = (asked.inbound.conversation.clone(), root_key(asked.inbound)?);
@@ -104,7 +104,7 @@ impl Commands {
     /// `/session idle`, `/session max-age`
     pub(super) async fn window(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         target: Option<&str>,
         window: Window,
         change: Option<Option<u64>>,
@@ -115,7 +115,7 @@ impl Commands {
         };
         let decide = async {
             let session_key = self.named(asked, target, Who::Binder).await?;
-            Ok(Meant { session_key, answer: None, elsewhere: false })
+            Ok(ResolvedCommand { session_key, answer: None, elsewhere: false })
         };
         let session = self.meant(asked, decide).await?.session_key;
         let root = root_key(asked.inbound)?;
@@ -138,7 +138,7 @@ impl Commands {
 
     /// Builds the reply to a command that bound a session: intro of the session if bound here, else the other
     /// conversation.
-    pub(super) fn begun(&self, asked: Asked<'_>, bound: &Bound) -> String {
+    pub(super) fn begun(&self, asked: CommandContext<'_>, bound: &SessionBinding) -> String {
         let at = &bound.binding.conversation;
         if at.conversation_id == asked.inbound.conversation.conversation_id {
             intro(&bound.session, &bound.binding)
@@ -149,7 +149,12 @@ impl Commands {
     }
 
     /// Returns the text for one timeout of a session's binding.
-    async fn shown(&self, asked: Asked<'_>, session: SessionKey, window: Window) -> Result<String, Failure> {
+    async fn shown(
+        &self,
+        asked: CommandContext<'_>,
+        session: SessionKey,
+        window: Window,
+    ) -> Result<String, Failure> {
         let (key, at) = (session.clone(), asked.inbound.conversation.clone());
         let found = self.store.read("binding_windows", move |db| commands::bindings_near(db, &key, &at));
         let found = found.await?;

@@ -1,7 +1,7 @@
 //! Commands that report sessions, agents and health. Replies contain no secrets and no internals: those are
 //! in the log and in `acp-gateway doctor`.
 
-use super::{Asked, Commands, options, permissions};
+use super::{CommandContext, Commands, options, permissions};
 use crate::api::{AgentView, StatusView};
 use crate::core::command::gate::Standing;
 use crate::core::paths::hide_paths;
@@ -32,7 +32,7 @@ const ABILITIES_MAX: usize = 16;
 
 impl Commands {
     /// Returns the open sessions that the person may see, last used first.
-    async fn visible(&self, asked: Asked<'_>) -> Result<Vec<SessionRow>, Failure> {
+    async fn visible(&self, asked: CommandContext<'_>) -> Result<Vec<SessionRow>, Failure> {
         if asked.by.standing == Standing::Operator {
             return self.service.sessions(false, u32::try_from(LIST_MAX).unwrap_or(u32::MAX)).await;
         }
@@ -51,7 +51,7 @@ impl Commands {
     }
 
     /// `/acp sessions`
-    pub(super) async fn sessions(&self, asked: Asked<'_>) -> Result<String, Failure> {
+    pub(super) async fn sessions(&self, asked: CommandContext<'_>) -> Result<String, Failure> {
         let current = self.here(asked.inbound).await?;
         let rows = self.visible(asked).await?;
         if rows.is_empty() {
@@ -89,7 +89,7 @@ impl Commands {
     }
 
     /// `/agents`
-    pub(super) async fn agents(&self, asked: Asked<'_>) -> Result<String, Failure> {
+    pub(super) async fn agents(&self, asked: CommandContext<'_>) -> Result<String, Failure> {
         let rows = self.visible(asked).await?;
         let around = self.service.circumstances().await?;
         let views = self.service.agents().await?;
@@ -98,7 +98,7 @@ impl Commands {
     }
 
     /// `/acp doctor`
-    pub(super) async fn doctor(&self, asked: Asked<'_>) -> Result<String, Failure> {
+    pub(super) async fn doctor(&self, asked: CommandContext<'_>) -> Result<String, Failure> {
         let status = self.service.status().await?;
         let around = self.service.circumstances().await?;
         let policy = self.service.policy(&asked.inbound.conversation);
@@ -106,7 +106,7 @@ impl Commands {
     }
 
     /// `/acp install`
-    pub(super) async fn install(&self, asked: Asked<'_>) -> Result<String, Failure> {
+    pub(super) async fn install(&self, asked: CommandContext<'_>) -> Result<String, Failure> {
         let status = self.service.status().await?;
         let views = self.service.agents().await?;
         let policy = self.service.policy(&asked.inbound.conversation);

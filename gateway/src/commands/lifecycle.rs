@@ -1,6 +1,6 @@
 //! Commands on sessions and runs: spawn, cancel, steer, close.
 
-use super::{Asked, Commands, Meant};
+use super::{CommandContext, Commands, ResolvedCommand};
 use crate::bindings::BindingError;
 use crate::core::binding::Placement;
 use crate::core::command::{Place, SpawnArgs};
@@ -18,7 +18,7 @@ use acp_shared::ids::{RunId, SessionKey};
 
 impl Commands {
     /// `/acp spawn`
-    pub(super) async fn spawn(&self, asked: Asked<'_>, args: SpawnArgs) -> Result<Outcome, Failure> {
+    pub(super) async fn spawn(&self, asked: CommandContext<'_>, args: SpawnArgs) -> Result<Outcome, Failure> {
         asked.by.may_spawn()?;
         let at = &asked.inbound.conversation;
         let placement = match args.place {
@@ -61,7 +61,7 @@ impl Commands {
     /// Builds the reply to a spawn, once the conversation of the session's binding exists.
     async fn begun_by_spawn(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         key: &SessionKey,
         is_bound: bool,
     ) -> Result<String, Failure> {
@@ -89,7 +89,7 @@ impl Commands {
     }
 
     /// Names the conflicting session if a spawn failed because the conversation is already bound.
-    async fn explain(&self, asked: Asked<'_>, failure: Failure) -> Failure {
+    async fn explain(&self, asked: CommandContext<'_>, failure: Failure) -> Failure {
         if failure.detail_code.as_deref() != Some("CONVERSATION_BOUND") {
             return failure;
         }
@@ -105,7 +105,7 @@ impl Commands {
     /// `/acp cancel`
     pub(super) async fn cancel(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         session: &SessionKey,
         run_id: Option<RunId>,
     ) -> Result<String, Failure> {
@@ -120,7 +120,7 @@ impl Commands {
     /// `/acp drop`, `/acp steer --run`
     pub(super) async fn queued(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         session: &SessionKey,
         run_id: RunId,
         change: QueuedChange,
@@ -141,8 +141,8 @@ impl Commands {
     /// `/acp steer`: the result appears in the conversations that the session is bound to.
     pub(super) async fn steer(
         &self,
-        asked: Asked<'_>,
-        meant: &Meant,
+        asked: CommandContext<'_>,
+        meant: &ResolvedCommand,
         text: String,
     ) -> Result<Outcome, Failure> {
         let session = &meant.session_key;
@@ -161,7 +161,7 @@ impl Commands {
     /// `/acp close`, `archive`, `delete`, `reset`
     pub(super) async fn close(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         session: &SessionKey,
         (ending, discard): (Ending, bool),
     ) -> Result<String, Failure> {
@@ -189,7 +189,7 @@ impl Commands {
     /// `/acp new`
     pub(super) async fn new_conversation(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         session: &SessionKey,
     ) -> Result<String, Failure> {
         self.service.new_conversation(session, root_key(asked.inbound)?).await?;

@@ -40,12 +40,12 @@ pub(crate) struct Commands {
 
 /// Message of a command, and its author.
 #[derive(Debug, Clone, Copy)]
-struct Asked<'a> {
+struct CommandContext<'a> {
     inbound: &'a Inbound,
     by: Requester<'a>,
 }
 
-impl Asked<'_> {
+impl CommandContext<'_> {
     /// Returns the author's name for records and replies.
     fn name(&self) -> &str {
         let shown = if self.inbound.author.is_empty() { self.by.name } else { &self.inbound.author };
@@ -55,12 +55,12 @@ impl Asked<'_> {
 
 /// Resolved meaning of a command: decided once, and committed before execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Meant {
+struct ResolvedCommand {
     /// Target session.
     session_key: SessionKey,
     /// Chosen option, for an answer to a permission request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    answer: Option<permissions::Choice>,
+    answer: Option<permissions::PermissionChoice>,
     /// True if the target is not the session of this conversation.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     elsewhere: bool,
@@ -86,8 +86,10 @@ impl Commands {
         standing: Standing,
         command: Command,
     ) -> Result<Outcome, Failure> {
-        let asked =
-            Asked { inbound, by: Requester { name: inbound.who(), standing, approves: inbound.approves } };
+        let asked = CommandContext {
+            inbound,
+            by: Requester { name: inbound.who(), standing, approves: inbound.approves },
+        };
         let who = command.who();
         let text = match command {
             Command::Help => verbs::help(),
@@ -111,7 +113,7 @@ impl Commands {
     /// Executes a command on one session.
     async fn on(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         target: Option<&str>,
         who: Who,
         act: Act,
@@ -125,7 +127,7 @@ impl Commands {
             };
             let elsewhere =
                 target.is_some() && self.here(asked.inbound).await?.as_ref() != Some(&session_key);
-            Ok(Meant { session_key, answer, elsewhere })
+            Ok(ResolvedCommand { session_key, answer, elsewhere })
         };
         let meant = if act.changes() { self.meant(asked, decide).await? } else { decide.await? };
         let session = &meant.session_key;
@@ -148,9 +150,9 @@ impl Commands {
     /// Returns the meaning committed for this message, or commits the result of `decide`.
     async fn meant(
         &self,
-        asked: Asked<'_>,
-        decide: impl Future<Output = Result<Meant, Failure>>,
-    ) -> Result<Meant, Failure> {
+        asked: CommandContext<'_>,
+        decide: impl Future<Output = Result<ResolvedCommand, Failure>>,
+    ) -> Result<ResolvedCommand, Failure> {
         let key = root_key(asked.inbound)?;
         let of = key.clone();
         let before = self.store.read("command_before", move |db| commands::before(db, MEANT, &of)).await?;
@@ -164,7 +166,12 @@ impl Commands {
 
     /// Returns the named session, or the one of this conversation, if the author may act on it as `who`
     /// requires.
-    async fn named(&self, asked: Asked<'_>, name: Option<&str>, who: Who) -> Result<SessionKey, Failure> {
+    async fn named(
+        &self,
+        asked: CommandContext<'_>,
+        name: Option<&str>,
+        who: Who,
+    ) -> Result<SessionKey, Failure> {
         let session = match name {
             Some(name) => self.find(name).await?,
             // Commands come from people only, so no session is the requester.
@@ -185,7 +192,7 @@ impl Commands {
     }
 
     /// Fails if the author may not act on the session.
-    async fn may(&self, asked: Asked<'_>, who: Who, session: &SessionKey) -> Result<(), Failure> {
+    async fn may(&self, asked: CommandContext<'_>, who: Who, session: &SessionKey) -> Result<(), Failure> {
         if asked.by.standing == Standing::Operator || who == Who::Anyone {
             return Ok(());
         }
@@ -211,7 +218,7 @@ impl Commands {
     }
 
     /// Builds the outcome of a command that is answered with a text.
-    async fn said(&self, asked: Asked<'_>, text: String) -> Result<Outcome, Failure> {
+    async fn said(&self, asked: CommandContext<'_>, text: String) -> Result<Outcome, Failure> {
         let session_key = self.here(asked.inbound).await?;
         Ok(Outcome::Command { session_key, run_id: None, text, is_shown: false })
     }

@@ -1,6 +1,6 @@
 //! Commands that change settings of a session.
 
-use super::{Asked, Commands};
+use super::{CommandContext, Commands};
 use crate::core::options::Setting;
 use crate::core::request::SettingResult;
 use crate::core::rows::{NonInteractive, PermissionMode, SessionRow};
@@ -13,7 +13,7 @@ impl Commands {
     /// `/acp set-mode`, `set`, `cwd`, `permissions`, `timeout`, `model`, `reset-options`
     pub(super) async fn set(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         session: &SessionKey,
         setting: Setting,
     ) -> Result<String, Failure> {

@@ -1,6 +1,6 @@
 //! Commands that list and answer permission requests.
 
-use super::{Asked, Commands, Meant, usage};
+use super::{CommandContext, Commands, ResolvedCommand, usage};
 use crate::core::command::{AnswerArgs, Verdict};
 use crate::core::link::{PermissionOption, Wanted};
 use crate::core::permission::{NOT_PENDING, kind_note, named, short_id};
@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 
 /// Answered permission request and chosen option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Choice {
+pub(super) struct PermissionChoice {
     permission_id: String,
     option_id: String,
     /// Name of the option, as shown to people.
@@ -42,10 +42,10 @@ impl Commands {
     /// Resolves the request and the option of `/acp allow`, `deny` or `answer`.
     pub(super) async fn choose(
         &self,
-        asked: Asked<'_>,
+        asked: CommandContext<'_>,
         session: &SessionKey,
         args: &AnswerArgs,
-    ) -> Result<Choice, Failure> {
+    ) -> Result<PermissionChoice, Failure> {
         let pending = self.service.pending_permissions(session).await?;
         let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
         let row = match pick_permission(&pending, args.permission.as_deref()) {
@@ -62,7 +62,7 @@ impl Commands {
         // The request may not be sent yet. In channels without edits a later notice shows the result.
         let is_told = || self.router.never_changes(&asked.inbound.conversation);
         let is_shown = is_kept || (is_told() && self.here(asked.inbound).await?.as_ref() == Some(session));
-        Ok(Choice {
+        Ok(PermissionChoice {
             permission_id: row.permission_id(),
             option_id: option.id.clone(),
             name: option.name.clone(),
@@ -86,7 +86,11 @@ impl Commands {
     }
 
     /// `/acp allow`, `deny`, `answer`
-    pub(super) async fn answer(&self, asked: Asked<'_>, meant: &Meant) -> Result<Outcome, Failure> {
+    pub(super) async fn answer(
+        &self,
+        asked: CommandContext<'_>,
+        meant: &ResolvedCommand,
+    ) -> Result<Outcome, Failure> {
         let choice = meant.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
         let key = root_key(asked.inbound)?;
         let (permission, option) = (&choice.permission_id, &choice.option_id);

@@ -1,8 +1,8 @@
 //! Files of parts: rendered again from the journal when sent, and replaced by text where the channel rejects
 //! them.
 
-use super::pass::{Pass, parts_of};
-use crate::channel::{Channel, OutgoingFile};
+use super::pass::{DeliveryWorker, parts_of};
+use crate::channel::{ChannelAdapter, OutgoingFile};
 use crate::core::project::{self, File, Part, Style, Styles};
 use crate::core::rows::BindingRow;
 use crate::store::delivery::{self as rows, PartRow, PartState};
@@ -18,14 +18,14 @@ pub(super) const fn is_enough(times: u32, again: bool) -> bool {
 }
 
 /// Rendering of a row without its files.
-struct Instead {
+struct TextFallback {
     /// Style of the row so far.
     before: Style,
     /// All parts of the new rendering, including those with files.
     parts: Vec<Part>,
 }
 
-impl Instead {
+impl TextFallback {
     /// True if the parts after this one replace it: only if it still is a part with files.
     fn takes_the_place_of(&self, part: &Part) -> bool {
         let no = part.part_no;
@@ -34,7 +34,7 @@ impl Instead {
     }
 }
 
-impl Pass {
+impl DeliveryWorker {
     /// Renders the files of a part. `None` if they differ from what was planned: journal rows are missing, or
     /// another version of this program renders them differently.
     pub(super) async fn files(
@@ -65,7 +65,7 @@ impl Pass {
         &self,
         binding: &BindingRow,
         row: PartRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
     ) -> Result<(), StoreError> {
         let part = row.part;
         tracing::error!(session_key = %binding.session_key, nonce = part.nonce, "the files of a part cannot be made as they were planned");
@@ -90,7 +90,7 @@ impl Pass {
         let tell = move |tx: &crate::store::Tx<'_>| {
             let (id, session_seq) = (binding.binding_id, part.session_seq);
             let found = laid_out.filter(|it| it.takes_the_place_of(&part));
-            if let Some(Instead { before, parts }) = found {
+            if let Some(TextFallback { before, parts }) = found {
                 if styles::of(tx, id)?.at(session_seq) != Some(&before) {
                     // Recorded differently meanwhile: the part is unchanged and will be checked again.
                     return Ok(());
@@ -111,7 +111,7 @@ impl Pass {
         &self,
         binding: &BindingRow,
         session_seq: u64,
-    ) -> Result<Option<Instead>, StoreError> {
+    ) -> Result<Option<TextFallback>, StoreError> {
         let binding = binding.clone();
         let lay_out = move |db: &_| {
             let known = styles::of(db, binding.binding_id)?;
@@ -119,7 +119,7 @@ impl Pass {
             let styles = Styles::new(vec![(session_seq, before.clone().refused())]);
             let found = rows::row(db, &binding, &styles, session_seq)?;
             let parts = parts_of(&binding, &styles, &found, u64::MAX);
-            Ok(Some(Instead { before, parts }))
+            Ok(Some(TextFallback { before, parts }))
         };
         self.store.read("delivery_instead", lay_out).await
     }

@@ -1,8 +1,8 @@
 //! Best-effort side effects of delivery: removes obsolete buttons, and shows a run's result on the user's
 //! message.
 
-use super::pass::Pass;
-use crate::channel::{Channel, EditOutcome, Outgoing, Signal};
+use super::pass::DeliveryWorker;
+use crate::channel::{ChannelAdapter, EditOutcome, Outgoing, Signal};
 use crate::core::project::{Part, PartKind};
 use crate::core::rows::BindingRow;
 use crate::core::run::RunState;
@@ -16,7 +16,7 @@ const BESIDE_MS: u64 = 5_000;
 
 /// Result of an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Edit {
+enum EditResult {
     /// The message is as it should be, or does not exist.
     Done,
     /// Unknown.
@@ -27,7 +27,7 @@ enum Edit {
 
 /// Result of updating a message whose buttons are obsolete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Amends {
+enum ButtonUpdateResult {
     /// The message shows the result, or nothing can be done.
     Done,
     /// A separate pending message shows the result.
@@ -38,30 +38,30 @@ enum Amends {
 
 /// Result of a pass over the messages with obsolete buttons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tidied {
+pub(super) struct ButtonCleanup {
     /// True if a message needs a retry.
     pub(super) is_left: bool,
     /// True if a separate message became pending instead of an edit.
     pub(super) is_owed: bool,
 }
 
-impl Pass {
-    /// Updates all messages with obsolete buttons: see [`Pass::amend`].
+impl DeliveryWorker {
+    /// Updates all messages with obsolete buttons: see [`DeliveryWorker::amend`].
     pub(super) async fn tidy(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
-    ) -> Result<Tidied, StoreError> {
+        channel: &dyn ChannelAdapter,
+    ) -> Result<ButtonCleanup, StoreError> {
         let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
         let is_markdown = channel.reads_markdown();
         let over = move |db: &_| buttons::over(db, &at, &key, is_markdown);
         let over = self.store.read("delivery_over", over).await?;
-        let mut tidied = Tidied::default();
+        let mut tidied = ButtonCleanup::default();
         for message in over {
             match self.amend(binding, channel, message).await? {
-                Amends::Done => {}
-                Amends::Said => tidied.is_owed = true,
-                Amends::Left => tidied.is_left = true,
+                ButtonUpdateResult::Done => {}
+                ButtonUpdateResult::Said => tidied.is_owed = true,
+                ButtonUpdateResult::Left => tidied.is_left = true,
             }
         }
         Ok(tidied)
@@ -72,15 +72,15 @@ impl Pass {
     pub(super) async fn amend_some(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         over: Vec<ButtonMessage>,
     ) -> Result<bool, StoreError> {
         let mut is_owed = false;
         for message in over {
             match self.amend(binding, channel, message).await? {
-                Amends::Done => {}
-                Amends::Said => is_owed = true,
-                Amends::Left => break,
+                ButtonUpdateResult::Done => {}
+                ButtonUpdateResult::Said => is_owed = true,
+                ButtonUpdateResult::Left => break,
             }
         }
         Ok(is_owed)
@@ -91,9 +91,9 @@ impl Pass {
     async fn amend(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         over: ButtonMessage,
-    ) -> Result<Amends, StoreError> {
+    ) -> Result<ButtonUpdateResult, StoreError> {
         let ButtonMessage { message_id, kind, text } = over.clone();
         // The result is at the end of the text.
         let limit = channel.limit();
@@ -114,35 +114,37 @@ impl Pass {
         let at = &binding.conversation;
         let edit = async {
             if !channel.can_edit() {
-                return Some(Edit::Done);
+                return Some(EditResult::Done);
             }
             let edited = channel.edit(at, &message_id, &message);
             match tokio::time::timeout(Duration::from_millis(BESIDE_MS), edited).await {
-                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => Some(Edit::Done),
+                Ok(EditOutcome::Edited | EditOutcome::Gone { .. }) => Some(EditResult::Done),
                 // A rate limit says nothing about the message.
                 Ok(EditOutcome::Limited { .. }) => None,
                 Ok(EditOutcome::Refused { why }) => {
                     tracing::warn!(message_id, why, "a message keeps buttons that mean nothing");
-                    Some(Edit::Never)
+                    Some(EditResult::Never)
                 }
-                Ok(EditOutcome::Failed { .. }) | Err(_) => Some(Edit::Unknown),
+                Ok(EditOutcome::Failed { .. }) | Err(_) => Some(EditResult::Unknown),
             }
         };
         let done = tokio::select! {
             biased;
-            () = self.stop.cancelled() => return Ok(Amends::Left),
+            () = self.stop.cancelled() => return Ok(ButtonUpdateResult::Left),
             done = edit => done,
         };
-        let Some(done) = done else { return Ok(Amends::Left) };
+        let Some(done) = done else { return Ok(ButtonUpdateResult::Left) };
         let binding = binding.clone();
         let tried = move |tx: &crate::store::Tx<'_>| match done {
-            Edit::Never => {
-                Ok(if buttons::refused(tx, &binding, &over)? { Amends::Said } else { Amends::Done })
-            }
-            Edit::Done | Edit::Unknown => {
-                let is_done = done == Edit::Done;
+            EditResult::Never => Ok(if buttons::refused(tx, &binding, &over)? {
+                ButtonUpdateResult::Said
+            } else {
+                ButtonUpdateResult::Done
+            }),
+            EditResult::Done | EditResult::Unknown => {
+                let is_done = done == EditResult::Done;
                 buttons::tried(tx, &binding.conversation, &over.message_id, is_done)?;
-                Ok(if is_done { Amends::Done } else { Amends::Left })
+                Ok(if is_done { ButtonUpdateResult::Done } else { ButtonUpdateResult::Left })
             }
         };
         self.store.write("delivery_buttons", tried).await

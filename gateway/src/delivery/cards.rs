@@ -6,8 +6,10 @@
 //! and persists it.
 
 use super::GATHER_MS;
-use super::pass::Pass;
-use crate::channel::{Action, Channel, EditOutcome, Lookup, Outgoing, SendOutcome, Signal, WORKING_MS};
+use super::pass::DeliveryWorker;
+use crate::channel::{
+    Action, ChannelAdapter, EditOutcome, LookupOutcome, Outgoing, SendOutcome, Signal, WORKING_MS,
+};
 use crate::core::card::{Act, Came, Card, Known, Pace};
 use crate::core::project::actions::of_card;
 use crate::core::project::{PartKind, card_nonce};
@@ -30,20 +32,20 @@ const ACT_MS: u64 = 15_000;
 const FOLD_MS: u64 = 5_000;
 
 /// Card of one run, and the last journal row included in the card.
-struct Kept {
+struct TrackedCard {
     run_id: RunId,
     card: Card,
     through: u64,
 }
 
 /// Updates the cards of one binding.
-pub(super) struct Keeper<'a> {
-    pass: &'a Pass,
+pub(super) struct StatusCardUpdater<'a> {
+    pass: &'a DeliveryWorker,
     binding: &'a BindingRow,
-    channel: &'a dyn Channel,
+    channel: &'a dyn ChannelAdapter,
     /// True if an earlier task may have left cards that are not finalized.
     is_first: bool,
-    kept: Option<Kept>,
+    kept: Option<TrackedCard>,
     since: Instant,
     /// Time of the last typing indicator.
     work_shown: Option<Instant>,
@@ -51,12 +53,12 @@ pub(super) struct Keeper<'a> {
     tidied: (Instant, u64),
 }
 
-impl<'a> Keeper<'a> {
+impl<'a> StatusCardUpdater<'a> {
     /// Creates the keeper. `is_first` is true for the first task of the binding in this process.
     pub(super) fn new(
-        pass: &'a Pass,
+        pass: &'a DeliveryWorker,
         binding: &'a BindingRow,
-        channel: &'a dyn Channel,
+        channel: &'a dyn ChannelAdapter,
         is_first: bool,
     ) -> Self {
         let now = Instant::now();
@@ -114,7 +116,7 @@ impl<'a> Keeper<'a> {
         // Without a pace only the final state is shown.
         let pace = manner.pace.unwrap_or(Pace { idle_ms: 0, interval_ms: 0 });
         let card = Card::new(manner.of_card, pace, self.channel.can_edit(), known, self.now());
-        self.kept = Some(Kept { run_id, card, through: before });
+        self.kept = Some(TrackedCard { run_id, card, through: before });
     }
 
     /// Returns true if the conversation has something pending, false if the card needs no more updates.
@@ -376,9 +378,12 @@ impl<'a> Keeper<'a> {
         if known.message_id.is_none() && self.channel.can_edit() {
             let message = self.message(run_id, known.number, "", of_card(run_id));
             match (self.channel.lookup(&self.binding.conversation, &message).await, self.kept.as_mut()) {
-                (Lookup::Found { message_id }, Some(kept)) => kept.card.is_found(message_id),
-                (Lookup::Absent, _) => return Folded::Absent,
-                (Lookup::Found { .. } | Lookup::Unknown { .. } | Lookup::Later { .. }, _) => {
+                (LookupOutcome::Found { message_id }, Some(kept)) => kept.card.is_found(message_id),
+                (LookupOutcome::Absent, _) => return Folded::Absent,
+                (
+                    LookupOutcome::Found { .. } | LookupOutcome::Unknown { .. } | LookupOutcome::Later { .. },
+                    _,
+                ) => {
                     return Folded::No;
                 }
             }

@@ -1,10 +1,10 @@
 //! Delivers one binding: plans, sends and settles journal rows in order.
 
-use super::Left;
+use super::WorkerExit;
 use super::attached;
-use super::cards::Keeper;
-use super::tries::Tries;
-use crate::channel::{Channel, Channels, Outgoing, SendOutcome};
+use super::cards::StatusCardUpdater;
+use super::tries::RetryState;
+use crate::channel::{ChannelAdapter, Channels, Outgoing, SendOutcome};
 use crate::config::DeliveryMode;
 use crate::core::card::Pace;
 use crate::core::event::EventKind;
@@ -31,7 +31,7 @@ const UNREADABLE_MS: u64 = 60_000;
 
 /// Next step after a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
+enum NextStep {
     /// Send the next part.
     Next,
     /// Read the planned parts again: a notice was planned, which goes first.
@@ -41,7 +41,7 @@ enum After {
 }
 
 /// Rendering of a conversation.
-pub(super) struct Manner {
+pub(super) struct RenderConfig {
     /// Style of messages.
     pub(super) style: Style,
     /// Style of cards.
@@ -51,7 +51,7 @@ pub(super) struct Manner {
 }
 
 /// Delivery of one binding.
-pub(super) struct Pass {
+pub(super) struct DeliveryWorker {
     pub(super) store: Store,
     pub(super) channels: Channels,
     pub(super) live: Live,
@@ -61,9 +61,9 @@ pub(super) struct Pass {
     pub(super) retry_first_ms: u64,
 }
 
-impl Pass {
+impl DeliveryWorker {
     /// Delivers pending rows of a binding, and updates the status card of its running turn.
-    pub(super) async fn run(&self, due: Due, mut cursor: Option<u64>) -> Left {
+    pub(super) async fn run(&self, due: Due, mut cursor: Option<u64>) -> WorkerExit {
         let binding = due.binding;
         let channel = match self.channels.get(&binding.conversation) {
             Ok(channel) => channel,
@@ -75,22 +75,22 @@ impl Pass {
                     () = self.stop.cancelled() => {}
                     () = self.channels.served(&binding.conversation) => {}
                 }
-                return Left::Unknown;
+                return WorkerExit::Unknown;
             }
         };
-        let mut keeper = Keeper::new(self, &binding, channel.as_ref(), cursor.is_none());
+        let mut keeper = StatusCardUpdater::new(self, &binding, channel.as_ref(), cursor.is_none());
         loop {
             match self.go(&binding, channel.as_ref(), cursor, &mut keeper).await {
                 Ok((left, goes_on)) => {
                     self.metrics.troubles().clear(&trouble(&binding));
                     match left {
-                        Left::At(at) if goes_on => cursor = Some(at),
+                        WorkerExit::At(at) if goes_on => cursor = Some(at),
                         left => return left,
                     }
                 }
                 Err(error) => {
                     self.stands_still(&binding, &error).await;
-                    return Left::Unknown;
+                    return WorkerExit::Unknown;
                 }
             }
         }
@@ -114,24 +114,24 @@ impl Pass {
     async fn go(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         cursor: Option<u64>,
-        keeper: &mut Keeper<'_>,
-    ) -> Result<(Left, bool), StoreError> {
+        keeper: &mut StatusCardUpdater<'_>,
+    ) -> Result<(WorkerExit, bool), StoreError> {
         let left = self.deliver(binding, channel, cursor).await?;
         let goes_on = match left {
-            Left::At(at) => keeper.keep(at).await?,
-            Left::Over => {
+            WorkerExit::At(at) => keeper.keep(at).await?,
+            WorkerExit::Over => {
                 keeper.fold_all().await?;
                 false
             }
-            Left::Unknown => false,
+            WorkerExit::Unknown => false,
         };
         Ok((left, goes_on))
     }
 
     /// Returns the effective rendering of a conversation.
-    pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> Manner {
+    pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn ChannelAdapter) -> RenderConfig {
         let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
         let style = Style::new(channel.limit(), &stream)
             .in_channel(Shows {
@@ -150,14 +150,14 @@ impl Pass {
             Some(Verbosity::None) => (false, false),
         };
         let of_card = if is_brief { style.clone().status_alone() } else { style.clone() };
-        Manner { style, of_card, pace: is_live.then(|| Pace::of(&stream).of_cards()) }
+        RenderConfig { style, of_card, pace: is_live.then(|| Pace::of(&stream).of_cards()) }
     }
 
     /// Returns the recorded styles of a conversation, after recording the effective one.
     async fn recorded(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         known: Styles,
     ) -> Result<Styles, StoreError> {
         let style = self.manner(binding, channel).style;
@@ -176,22 +176,22 @@ impl Pass {
     async fn deliver(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         cursor: Option<u64>,
-    ) -> Result<Left, StoreError> {
+    ) -> Result<WorkerExit, StoreError> {
         let (id, verbosity) = (binding.binding_id, binding.verbosity);
         let read = move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::one(db, id)?));
         let (saved, known, now) = self.store.read("delivery_checkpoint", read).await?;
         // The verbosity has changed: the next task uses the new one.
         if now.is_some_and(|now| now.binding.verbosity != verbosity) {
-            return Ok(Left::Unknown);
+            return Ok(WorkerExit::Unknown);
         }
         let styles = Arc::new(self.recorded(binding, channel, known).await?);
         let mut cursor = cursor.unwrap_or(saved).max(saved);
         let mut saved = saved;
         loop {
             if !self.send_unsettled(binding, channel).await? {
-                return Ok(Left::Unknown);
+                return Ok(WorkerExit::Unknown);
             }
             let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
@@ -203,9 +203,9 @@ impl Pass {
                 let batch = rows::batch(db, &due.binding, &told, cursor, due.end)?;
                 Ok(Some((due, Some(batch))))
             });
-            let Some((due, batch)) = read.await? else { return Ok(Left::Over) };
+            let Some((due, batch)) = read.await? else { return Ok(WorkerExit::Over) };
             // Delivery resumes here at once, or when a person unarchives the conversation.
-            let Some(batch) = batch else { return Ok(Left::Unknown) };
+            let Some(batch) = batch else { return Ok(WorkerExit::Unknown) };
             let owed = owed(&due, &batch);
             let parts = parts_of(&due.binding, &styles, &batch, owed.last);
             cursor = batch.through;
@@ -220,8 +220,8 @@ impl Pass {
                     saved = through;
                 }
                 match (is_over, cursor >= ends_at) {
-                    (true, _) => return Ok(Left::Over),
-                    (false, true) => return Ok(Left::At(cursor)),
+                    (true, _) => return Ok(WorkerExit::Over),
+                    (false, true) => return Ok(WorkerExit::At(cursor)),
                     (false, false) => {}
                 }
             } else {
@@ -236,7 +236,11 @@ impl Pass {
     }
 
     /// Sends the planned parts in order. Returns false if it was stopped.
-    async fn send_unsettled(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
+    async fn send_unsettled(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn ChannelAdapter,
+    ) -> Result<bool, StoreError> {
         let id = binding.binding_id;
         loop {
             let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
@@ -256,9 +260,9 @@ impl Pass {
             }
             for row in list {
                 match self.send_one(binding, channel, row).await? {
-                    After::Next => {}
-                    After::Look => break,
-                    After::Stop => return Ok(false),
+                    NextStep::Next => {}
+                    NextStep::Look => break,
+                    NextStep::Stop => return Ok(false),
                 }
             }
         }
@@ -268,24 +272,24 @@ impl Pass {
     async fn send_one(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         row: PartRow,
-    ) -> Result<After, StoreError> {
+    ) -> Result<NextStep, StoreError> {
         let Some(message) = self.message(binding, &row, channel).await? else {
             self.tell_without_lost_files(binding, row, channel).await?;
-            return Ok(After::Look);
+            return Ok(NextStep::Look);
         };
-        let mut tries = Tries::of(&row, self.retry_first_ms);
+        let mut tries = RetryState::of(&row, self.retry_first_ms);
         let part = row.part;
         loop {
             if self.stop.is_cancelled() {
-                return Ok(After::Stop);
+                return Ok(NextStep::Stop);
             }
             if tries.attempts > 0 {
                 self.metrics.delivery_retry(channel.id());
             }
             let Some(outcome) = self.attempt(binding, channel, &message, &mut tries).await? else {
-                return Ok(After::Stop);
+                return Ok(NextStep::Stop);
             };
             let outcome = outcome.of(&message);
             self.metrics.delivery_attempt(channel.id(), outcome.as_str());
@@ -301,11 +305,11 @@ impl Pass {
     async fn became(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         part: &Part,
-        tries: &Tries,
+        tries: &RetryState,
         outcome: SendOutcome,
-    ) -> Result<Option<After>, StoreError> {
+    ) -> Result<Option<NextStep>, StoreError> {
         let (session_key, nonce) = (&binding.session_key, &part.nonce);
         match outcome {
             SendOutcome::Sent { message_id } => {
@@ -315,12 +319,12 @@ impl Pass {
                 if let Some(at_ms) = journaled_at_ms {
                     self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
                 }
-                return Ok(Some(After::Next));
+                return Ok(Some(NextStep::Next));
             }
             SendOutcome::FilesRefused { why, again } if attached::is_enough(tries.files_refused, again) => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken with its files");
                 self.tell_without_files(binding, part).await?;
-                return Ok(Some(After::Look));
+                return Ok(Some(NextStep::Look));
             }
             SendOutcome::FilesRefused { why, .. } => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken with its files just now");
@@ -329,7 +333,7 @@ impl Pass {
             SendOutcome::Rejected { why, again: false } => {
                 tracing::error!(%session_key, nonce, why, "a part was rejected");
                 self.settle(binding, part, PartState::Rejected, None, channel).await?;
-                return Ok(Some(After::Look));
+                return Ok(Some(NextStep::Look));
             }
             SendOutcome::Rejected { why, again: true } => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken");
@@ -342,7 +346,7 @@ impl Pass {
             SendOutcome::Uncertain { why } if tries.unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
                 tracing::error!(%session_key, nonce, why, "a part stays uncertain");
                 self.settle(binding, part, PartState::Uncertain, None, channel).await?;
-                return Ok(Some(After::Look));
+                return Ok(Some(NextStep::Look));
             }
             SendOutcome::Uncertain { why } => {
                 tracing::warn!(%session_key, nonce, why, "a part is uncertain");
@@ -356,7 +360,7 @@ impl Pass {
         &self,
         binding: &BindingRow,
         row: &PartRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
     ) -> Result<Option<Outgoing>, StoreError> {
         // A lookup has to tell this message from our others, which may have the same text (H12).
         let (at, since_ms) =
@@ -386,7 +390,7 @@ impl Pass {
         binding: &BindingRow,
         part: &Part,
         is_unknown: bool,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
     ) -> Result<(), StoreError> {
         if !is_unknown {
             self.settle(binding, part, PartState::Planned, None, channel).await?;
@@ -401,7 +405,7 @@ impl Pass {
         part: &Part,
         state: PartState,
         message_id: Option<String>,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
     ) -> Result<Option<u64>, StoreError> {
         let (binding, part) = (binding.clone(), part.clone());
         let echo = message_id.clone().filter(|_| channel.hears_itself());
@@ -439,7 +443,7 @@ fn trouble(binding: &BindingRow) -> String {
 }
 
 /// Range of rows that a conversation receives.
-struct Owed {
+struct DeliveryRange {
     /// Number of the last row.
     last: u64,
     /// True if the binding ended and this batch holds everything that is still pending.
@@ -448,16 +452,16 @@ struct Owed {
 
 /// Determines the range: everything for an active binding; up to the unbinding for an unbound one; up to the
 /// close for one whose session was closed.
-fn owed(due: &Due, batch: &Batch) -> Owed {
+fn owed(due: &Due, batch: &Batch) -> DeliveryRange {
     if due.binding.status != BindingStatus::Ended {
-        return Owed { last: u64::MAX, is_over: false };
+        return DeliveryRange { last: u64::MAX, is_over: false };
     }
     let unbound_at = serde_json::from_str::<serde_json::Value>(&due.binding.metadata)
         .ok()
         .and_then(|metadata| metadata["end_session_seq"].as_u64());
     let closed_at = batch.rows.iter().find(|row| row.kind == EventKind::Closed).map(|row| row.session_seq);
     let last = [unbound_at, closed_at].into_iter().flatten().min().unwrap_or(u64::MAX);
-    Owed { last, is_over: batch.through >= last.min(due.end) }
+    DeliveryRange { last, is_over: batch.through >= last.min(due.end) }
 }
 
 /// The parts of a batch, in order.

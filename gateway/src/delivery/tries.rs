@@ -17,7 +17,7 @@ const ARRIVES_LOOK_MS: u64 = 5_000;
 
 /// Attempts at one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tries {
+pub(super) struct RetryState {
     /// Number of attempts, those of earlier processes included.
     pub(super) attempts: u64,
     /// True if the result of one attempt is unknown.
@@ -34,7 +34,7 @@ pub(super) struct Tries {
     pause_ms: u64,
 }
 
-impl Tries {
+impl RetryState {
     /// Restores the attempts from a part's row. The retry delay doubles each time.
     pub(super) fn of(row: &PartRow, first_pause_ms: u64) -> Self {
         Self {
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn each_attempt_is_remembered_for_what_it_was() {
         let why = String::new;
-        let mut tries = Tries::of(&row(PartState::Planned, 3, None), 10_000);
+        let mut tries = RetryState::of(&row(PartState::Planned, 3, None), 10_000);
         let mut seen = Vec::new();
         for outcome in [
             SendOutcome::Rejected { why: why(), again: true },
@@ -132,14 +132,14 @@ mod tests {
             ]
         );
         assert_eq!(tries.attempts, 9);
-        assert!(Tries::of(&row(PartState::Sending, 0, None), 1).is_unknown);
+        assert!(RetryState::of(&row(PartState::Sending, 0, None), 1).is_unknown);
     }
 
     /// An unknown result stays unknown until the message can no longer arrive; a message that was certainly
     /// not sent never arrives.
     #[test]
     fn c10_what_went_under_a_name_is_waited_for_until_it_cannot_arrive() {
-        let sending = |at_ms| Tries::of(&row(PartState::Sending, 1, at_ms), 1);
+        let sending = |at_ms| RetryState::of(&row(PartState::Sending, 1, at_ms), 1);
         for (at_ms, now_ms, bytes, want) in [
             (None, 1_000_000, 0, None),
             (Some(1_000_000), 1_000_000, 0, Some(5_000)),
@@ -164,7 +164,7 @@ mod tests {
             (PartState::Planned, &uncertain, Some(7)),
             (PartState::Sending, &again, Some(7)),
         ] {
-            let mut tries = Tries { persona_at_ms: Some(7), ..Tries::of(&row(state, 0, None), 1) };
+            let mut tries = RetryState { persona_at_ms: Some(7), ..RetryState::of(&row(state, 0, None), 1) };
             tries.note(outcome);
             assert_eq!(tries.persona_at_ms, want, "{state:?} {outcome:?}");
         }

@@ -5,7 +5,7 @@ use crate::core::route::Route;
 use crate::http::answer::{Caller, Input, Json, Once, Refused};
 use crate::http::cursor::{self, Cursor};
 use crate::http::{Api, no_such_method};
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::store::Store;
 use crate::store::console::{self, ConsoleMessage};
 use crate::store::inbox::{Inbound, Outcome};
@@ -33,7 +33,7 @@ const NAME_BYTES_MAX: usize = 200;
 #[derive(Debug, Clone)]
 pub(crate) struct ConsoleApi {
     /// Receives messages from people.
-    pub(crate) inlet: Inlet,
+    pub(crate) inlet: InboundService,
     /// Stores the messages shown.
     pub(crate) store: Store,
 }

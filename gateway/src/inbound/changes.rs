@@ -1,10 +1,11 @@
 //! The inbound port of channels: messages, edits and deletions, and changes of conversations.
 
-use super::{Inlet, Inner};
+use super::{InboundService, Inner};
 use crate::agents;
 use crate::channel::{
-    Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Inbox, Kept, Offered, Place, Placed,
-    Reply, Said, Suggest, Suggestion, Waiting,
+    BindingLookup, BoxFuture, CallerReply, ConversationEvent, ConversationEventOutcome, ConversationRef,
+    Inbound, InboundPort, IntakeOutcome, MessageChangeOutcome, Place, PostedReply, QueuedMessage,
+    ReserveOutcome, Suggestion, SuggestionKind,
 };
 use crate::core::command;
 use crate::core::command::gate::{Approves, Requester, Standing};
@@ -27,7 +28,7 @@ const SESSIONS_MAX: u32 = 1_000;
 pub(super) const UNDONE: &str = "the message is kept and not done yet";
 
 /// Result of a message so far.
-enum Became {
+enum MessageProgress {
     /// Run of the message; true if the message is a command.
     Run(SessionKey, RunId, bool),
     /// Not executed yet, so the result is unknown. True if the message is a command.
@@ -36,95 +37,108 @@ enum Became {
     Nothing,
 }
 
-impl Inbox for Inlet {
-    fn offer(&self, message: Inbound) -> Reply<'_, Offered> {
+impl InboundPort for InboundService {
+    fn offer(&self, message: Inbound) -> BoxFuture<'_, IntakeOutcome> {
         Box::pin(async move {
             let by_caller = message.answer == Answer::ByCaller;
             let is_private = command::parse(&message.text).is_some_and(|command| command.is_private());
             let failure = match self.taken(message).await {
-                Ok((outcome, _)) if by_caller => return Offered::Taken(said_of(&outcome, is_private)),
-                Ok(_) => return Offered::Taken(Said::default()),
+                Ok((outcome, _)) if by_caller => {
+                    return IntakeOutcome::Accepted(said_of(&outcome, is_private));
+                }
+                Ok(_) => return IntakeOutcome::Accepted(CallerReply::default()),
                 Err(failure) => failure,
             };
             let why = failure.to_string();
             match failure.code {
-                Code::Usage | Code::IdempotencyConflict => Offered::Refused { why },
-                Code::LimitReached if !failure.retryable => Offered::Refused { why },
-                _ => Offered::Later { why },
+                Code::Usage | Code::IdempotencyConflict => IntakeOutcome::Refused { why },
+                Code::LimitReached if !failure.retryable => IntakeOutcome::Refused { why },
+                _ => IntakeOutcome::Later { why },
             }
         })
     }
 
-    fn told(&self, message: Inbound, answer: Option<AnswerShown>) -> Reply<'_, bool> {
+    fn told(&self, message: Inbound, answer: Option<PostedReply>) -> BoxFuture<'_, bool> {
         Box::pin(self.was_told(message, answer))
     }
 
-    fn keep_first(&self, message: Inbound, patience: Duration) -> Reply<'_, Kept> {
+    fn keep_first(&self, message: Inbound, patience: Duration) -> BoxFuture<'_, ReserveOutcome> {
         Box::pin(self.first_kept(message, patience))
     }
 
-    fn withdraw(&self, message: Inbound) -> Reply<'_, bool> {
+    fn withdraw(&self, message: Inbound) -> BoxFuture<'_, bool> {
         Box::pin(self.take_back(message))
     }
 
-    fn edited(&self, at: ConversationRef, message_id: String, text: String) -> Reply<'_, Amended> {
+    fn edited(
+        &self,
+        at: ConversationRef,
+        message_id: String,
+        text: String,
+    ) -> BoxFuture<'_, MessageChangeOutcome> {
         Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Reword(text)).await })
     }
 
-    fn deleted(&self, at: ConversationRef, message_id: String) -> Reply<'_, Amended> {
+    fn deleted(&self, at: ConversationRef, message_id: String) -> BoxFuture<'_, MessageChangeOutcome> {
         Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Drop).await })
     }
 
-    fn waiting(&self, at: ConversationRef) -> Reply<'_, Option<Vec<Waiting>>> {
+    fn waiting(&self, at: ConversationRef) -> BoxFuture<'_, Option<Vec<QueuedMessage>>> {
         Box::pin(async move {
             let read = move |db: &_| inbox::waiting(db, &at);
             let rows = self.inner.store.read("inbox_waiting", read).await.map_err(log("what waits")).ok()?;
             let said = |(message_id, said, text): (String, String, String)| {
                 let is_command = command::parse(&said).is_some();
-                Waiting { message_id, text: (!is_command).then_some(text) }
+                QueuedMessage { message_id, text: (!is_command).then_some(text) }
             };
             Some(rows.into_iter().map(said).collect())
         })
     }
 
-    fn changed(&self, at: ConversationRef, change: Change) -> Reply<'_, Changed> {
+    fn changed(
+        &self,
+        at: ConversationRef,
+        change: ConversationEvent,
+    ) -> BoxFuture<'_, ConversationEventOutcome> {
         Box::pin(async move {
             let done = match change {
-                Change::Archived { by_person: true } => self.inner.park(&at, true).await,
-                Change::Unarchived => self.inner.park(&at, false).await,
-                Change::Gone { why } => self.inner.gone(&at, &why).await,
+                ConversationEvent::Archived { by_person: true } => self.inner.park(&at, true).await,
+                ConversationEvent::Unarchived => self.inner.park(&at, false).await,
+                ConversationEvent::Gone { why } => self.inner.gone(&at, &why).await,
                 // Discord unarchives the thread automatically when a message is posted in it.
-                Change::Archived { by_person: false } | Change::Renamed => Ok(Changed::Nothing),
+                ConversationEvent::Archived { by_person: false } | ConversationEvent::Renamed => {
+                    Ok(ConversationEventOutcome::Nothing)
+                }
             };
             done.unwrap_or_else(|failure| {
                 let why = failure.to_string();
                 if is_for_now(&failure) {
-                    return Changed::Later { why };
+                    return ConversationEventOutcome::Later { why };
                 }
                 tracing::warn!(
                     thread_id = at.conversation_id,
                     why,
                     "what happened to a conversation changes nothing"
                 );
-                Changed::Nothing
+                ConversationEventOutcome::Nothing
             })
         })
     }
 
-    fn bound(&self, channel: String, account_id: String) -> Reply<'_, Option<Vec<Place>>> {
+    fn bound(&self, channel: String, account_id: String) -> BoxFuture<'_, Option<Vec<Place>>> {
         Box::pin(async move {
             let read = move |db: &_| bindings::places(db, &channel, &account_id);
             self.inner.store.read("places", read).await.map_err(log("bound conversations")).ok()
         })
     }
 
-    fn place(&self, at: ConversationRef) -> Reply<'_, Placed> {
+    fn place(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup> {
         Box::pin(async move {
             let read = move |db: &_| bindings::place(db, &at);
             match self.inner.store.read("place", read).await.map_err(log("a bound conversation")) {
-                Ok(Some(place)) => Placed::At(place),
-                Ok(None) => Placed::Nowhere,
-                Err(_) => Placed::Unknown,
+                Ok(Some(place)) => BindingLookup::At(place),
+                Ok(None) => BindingLookup::Nowhere,
+                Err(_) => BindingLookup::Unknown,
             }
         })
     }
@@ -133,7 +147,7 @@ impl Inbox for Inlet {
         self.inner.store.bindings_changed()
     }
 
-    fn caught_up(&self, at: ConversationRef, through: String) -> Reply<'_, bool> {
+    fn caught_up(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool> {
         Box::pin(async move {
             let write = move |tx: &crate::store::Tx<'_>| bindings::caught_up(tx, &at, &through);
             self.inner
@@ -147,11 +161,11 @@ impl Inbox for Inlet {
 
     fn suggest(
         &self,
-        what: Suggest,
+        what: SuggestionKind,
         at: ConversationRef,
         author_id: String,
         prefix: String,
-    ) -> Reply<'_, Vec<Suggestion>> {
+    ) -> BoxFuture<'_, Vec<Suggestion>> {
         Box::pin(async move {
             let found = self.inner.suggested(what, &at, &author_id).await.unwrap_or_default();
             best(found, &prefix)
@@ -172,8 +186,8 @@ fn log(what: &'static str) -> impl FnOnce(StoreError) -> StoreError {
     }
 }
 
-fn said_of(outcome: &Outcome, is_private: bool) -> Said {
-    Said {
+fn said_of(outcome: &Outcome, is_private: bool) -> CallerReply {
+    CallerReply {
         text: outcome.text().into_owned(),
         private: is_private || matches!(outcome, Outcome::Refused { .. }),
         actions: outcome.asks().map(|asks| asks.actions.clone()).unwrap_or_default(),
@@ -198,10 +212,15 @@ fn best(found: Vec<Suggestion>, prefix: &str) -> Vec<Suggestion> {
     ranked.into_iter().map(|(_, it)| it).take(SUGGESTIONS_MAX).collect()
 }
 
-impl Inlet {
+impl InboundService {
     /// Changes the queued prompt of a message. Runs in the conversation queue, after a message that is being
     /// processed.
-    async fn amend(&self, at: &ConversationRef, message_id: &str, change: QueuedChange) -> Amended {
+    async fn amend(
+        &self,
+        at: &ConversationRef,
+        message_id: &str,
+        change: QueuedChange,
+    ) -> MessageChangeOutcome {
         let lane = self.inner.lane(at);
         let turn = lane.lock().await;
         let amended = self.inner.amend(at, message_id, change).await;
@@ -209,11 +228,11 @@ impl Inlet {
         drop(lane);
         self.inner.prune(at);
         amended.unwrap_or_else(|failure| match failure.code {
-            Code::LimitReached if !failure.retryable => Amended::TooLate,
-            _ if is_for_now(&failure) => Amended::Later { why: failure.to_string() },
+            Code::LimitReached if !failure.retryable => MessageChangeOutcome::TooLate,
+            _ if is_for_now(&failure) => MessageChangeOutcome::Later { why: failure.to_string() },
             code => {
                 tracing::info!(%code, %failure, message_id, "a change to a message comes too late");
-                Amended::TooLate
+                MessageChangeOutcome::TooLate
             }
         })
     }
@@ -225,47 +244,51 @@ impl Inner {
         at: &ConversationRef,
         message_id: &str,
         change: QueuedChange,
-    ) -> Result<Amended, Failure> {
+    ) -> Result<MessageChangeOutcome, Failure> {
         // The prompt of a command differs from the text of its message.
         let is_no_word = |is_command| is_command && matches!(change, QueuedChange::Reword(_));
         let (session, run_id) = match self.became(at, message_id).await? {
-            Became::Run(_, _, is_command) | Became::Undone(is_command) if is_no_word(is_command) => {
-                return Ok(Amended::NotOurs);
+            MessageProgress::Run(_, _, is_command) | MessageProgress::Undone(is_command)
+                if is_no_word(is_command) =>
+            {
+                return Ok(MessageChangeOutcome::NotOurs);
             }
-            Became::Run(session, run_id, _) => (session, run_id),
-            Became::Undone(_) => return Ok(Amended::Later { why: UNDONE.to_owned() }),
-            Became::Nothing => return Ok(Amended::NotOurs),
+            MessageProgress::Run(session, run_id, _) => (session, run_id),
+            MessageProgress::Undone(_) => return Ok(MessageChangeOutcome::Later { why: UNDONE.to_owned() }),
+            MessageProgress::Nothing => return Ok(MessageChangeOutcome::NotOurs),
         };
         // Idempotent, so it needs no derived key.
         let now = self.service.queued(&session, run_id, change, IdempotencyKey::mint()).await?;
         Ok(match now {
-            QueuedNow::Done => Amended::Done,
-            QueuedNow::TooLate | QueuedNow::Unsteerable => Amended::TooLate,
+            QueuedNow::Done => MessageChangeOutcome::Done,
+            QueuedNow::TooLate | QueuedNow::Unsteerable => MessageChangeOutcome::TooLate,
         })
     }
 
     /// Returns the result of a message. Call it in the conversation queue, so that a message in progress is
     /// complete.
-    async fn became(&self, at: &ConversationRef, message_id: &str) -> Result<Became, Failure> {
+    async fn became(&self, at: &ConversationRef, message_id: &str) -> Result<MessageProgress, Failure> {
         let (at, id) = (at.clone(), message_id.to_owned());
         let Some(row) = self.store.read("inbox_row", move |db| inbox::get(db, &at, &id)).await? else {
-            return Ok(Became::Nothing);
+            return Ok(MessageProgress::Nothing);
         };
         let is_command = command::parse(&row.inbound.text).is_some();
         Ok(match row.outcome {
             Some(Outcome::Prompted { session_key, run_id, .. }) => {
-                Became::Run(session_key, run_id, is_command)
+                MessageProgress::Run(session_key, run_id, is_command)
             }
-            None if !row.settled && row.inbound.answer == Answer::ByMessage => Became::Undone(is_command),
-            _ => Became::Nothing,
+            None if !row.settled && row.inbound.answer == Answer::ByMessage => {
+                MessageProgress::Undone(is_command)
+            }
+            _ => MessageProgress::Nothing,
         })
     }
 
-    async fn park(&self, at: &ConversationRef, is_parked: bool) -> Result<Changed, Failure> {
+    async fn park(&self, at: &ConversationRef, is_parked: bool) -> Result<ConversationEventOutcome, Failure> {
         let of = at.clone();
         let park = move |tx: &crate::store::Tx<'_>| bindings::park(tx, &of, is_parked);
         if !self.store.write("binding_park", park).await? {
-            return Ok(Changed::Nothing);
+            return Ok(ConversationEventOutcome::Nothing);
         }
         tracing::info!(
             channel = at.channel,
@@ -273,18 +296,18 @@ impl Inner {
             is_parked,
             "a conversation was put away or taken out"
         );
-        Ok(if is_parked { Changed::Parked } else { Changed::Resumed })
+        Ok(if is_parked { ConversationEventOutcome::Parked } else { ConversationEventOutcome::Resumed })
     }
 
     /// Handles a deleted conversation: ends its binding, and closes a session without other bindings.
-    async fn gone(&self, at: &ConversationRef, why: &str) -> Result<Changed, Failure> {
+    async fn gone(&self, at: &ConversationRef, why: &str) -> Result<ConversationEventOutcome, Failure> {
         let of = at.clone();
         let found = self.store.read("binding_gone", move |db| {
             let Some(binding) = bindings::of_conversation(db, &of)? else { return Ok(None) };
             let all = bindings::of_session(db, &binding.session_key)?;
             Ok(Some((binding, all.len())))
         });
-        let Some((binding, count)) = found.await? else { return Ok(Changed::Nothing) };
+        let Some((binding, count)) = found.await? else { return Ok(ConversationEventOutcome::Nothing) };
         let reason = format!("its conversation is gone: {why}");
         let (id, session) = (binding.binding_id, binding.session_key);
         tracing::info!(session_key = %session, thread_id = at.conversation_id, why, "a bound conversation is gone");
@@ -293,22 +316,22 @@ impl Inner {
         } else {
             self.service.close(&session, CloseRequest::new(reason), gone_key(id)?).await?;
         }
-        Ok(Changed::Ended)
+        Ok(ConversationEventOutcome::Ended)
     }
 
     async fn suggested(
         &self,
-        what: Suggest,
+        what: SuggestionKind,
         at: &ConversationRef,
         author_id: &str,
     ) -> Result<Vec<Suggestion>, Failure> {
         let one = |value: String, label: String| Suggestion { value, label };
         Ok(match what {
-            Suggest::Agents => {
+            SuggestionKind::Agents => {
                 let names = agents::names(&self.service.config().config);
                 names.into_iter().map(|name| one(name.to_string(), name.to_string())).collect()
             }
-            Suggest::Sessions => {
+            SuggestionKind::Sessions => {
                 let rows = self.visible(at, author_id).await?;
                 let shown = |row: SessionRow| {
                     let key = row.session_key.to_string();
@@ -317,7 +340,7 @@ impl Inner {
                 };
                 rows.into_iter().map(shown).collect()
             }
-            Suggest::Options => {
+            SuggestionKind::Options => {
                 let at = at.clone();
                 let read = self.store.read("options", move |db| commands::options_at(db, &at));
                 read.await?.into_iter().map(|(id, name)| one(id, name)).collect()

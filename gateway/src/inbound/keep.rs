@@ -2,8 +2,8 @@
 //! then sends the response. If the adapter cannot (a kill, an acknowledgement that may be lost), the gateway
 //! executes the interaction anyway and reports it in the conversation.
 
-use super::{Inlet, Inner, check, lane_of};
-use crate::channel::{AnswerShown, Claim, Kept, PartKind};
+use super::{InboundService, Inner, check, lane_of};
+use crate::channel::{PartKind, PostedReply, ReplyReservation, ReserveOutcome};
 use crate::core::command::{self, Act, Command};
 use crate::core::permission::{NOT_PENDING, named};
 use crate::core::project::quoted;
@@ -24,14 +24,14 @@ const COMMIT: Duration = Duration::from_millis(500);
 const NOT_HEARD: &str = "not-acknowledged";
 
 /// Key of a message: its conversation, and the channel's message id.
-pub(super) type Key = (ConversationRef, String);
+pub(super) type MessageKey = (ConversationRef, String);
 
 /// Reservations held by adapters.
 #[derive(Debug, Default)]
-pub(super) struct Claims(Mutex<HashSet<Key>>);
+pub(super) struct Reservations(Mutex<HashSet<MessageKey>>);
 
-impl Claims {
-    fn all(&self) -> MutexGuard<'_, HashSet<Key>> {
+impl Reservations {
+    fn all(&self) -> MutexGuard<'_, HashSet<MessageKey>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,17 +46,17 @@ impl Claims {
     }
 }
 
-pub(super) fn key_of(inbound: &Inbound) -> Key {
+pub(super) fn key_of(inbound: &Inbound) -> MessageKey {
     (lane_of(&inbound.conversation), inbound.message_id.clone())
 }
 
 /// Guard of a reservation. When dropped, an interaction that is not complete is left to the gateway.
-struct Hold {
+struct ReservationGuard {
     inner: Arc<Inner>,
-    key: Key,
+    key: MessageKey,
 }
 
-impl Hold {
+impl ReservationGuard {
     /// Reserves the message; `None` if it is reserved already.
     fn of(inner: &Arc<Inner>, inbound: &Inbound) -> Option<Self> {
         let key = key_of(inbound);
@@ -65,7 +65,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for ReservationGuard {
     fn drop(&mut self) {
         if self.inner.claims.all().remove(&self.key) {
             self.inner.left.notify_one();
@@ -75,27 +75,31 @@ impl Drop for Hold {
 
 /// State of the message's inbox row before the reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Row {
+enum ReservedRowState {
     New,
     Before,
     Done,
 }
 
-fn kept(tx: &Tx<'_>, said: &Inbound) -> Result<Row, StoreError> {
+fn kept(tx: &Tx<'_>, said: &Inbound) -> Result<ReservedRowState, StoreError> {
     let before = inbox::get(tx, &said.conversation, &said.message_id)?;
     if before.is_none() {
         inbox::insert(tx, said)?;
     }
-    Ok(before.map_or(Row::New, |row| if row.settled { Row::Done } else { Row::Before }))
+    Ok(before.map_or(ReservedRowState::New, |row| {
+        if row.settled { ReservedRowState::Done } else { ReservedRowState::Before }
+    }))
 }
 
-impl Inlet {
-    /// See [`crate::channel::Inbox::keep_first`].
-    pub(super) async fn first_kept(&self, message: Inbound, patience: Duration) -> Kept {
+impl InboundService {
+    /// See [`crate::channel::InboundPort::keep_first`].
+    pub(super) async fn first_kept(&self, message: Inbound, patience: Duration) -> ReserveOutcome {
         if let Err(failure) = check(&message) {
-            return Kept::Not { why: failure.to_string() };
+            return ReserveOutcome::NotReserved { why: failure.to_string() };
         }
-        let Some(hold) = Hold::of(&self.inner, &message) else { return Kept::Repeated };
+        let Some(hold) = ReservationGuard::of(&self.inner, &message) else {
+            return ReserveOutcome::Duplicate;
+        };
         // The first swap decides: either the writer writes the row, or after a timeout it is never written.
         let decided = Arc::new(AtomicBool::new(false));
         let (begun, said) = (Arc::clone(&decided), message.clone());
@@ -114,22 +118,25 @@ impl Inlet {
                     drop(write.await);
                     drop(hold);
                 });
-                return Kept::Unknown { why: "its commit takes long".to_owned() };
+                return ReserveOutcome::Unknown { why: "its commit takes long".to_owned() };
             }
         }
         let kept = match done {
-            Ok(Ok(Some(Row::Done))) => Kept::Repeated,
+            Ok(Ok(Some(ReservedRowState::Done))) => ReserveOutcome::Duplicate,
             Ok(Ok(Some(row))) => {
-                return Kept::Taken(Claim { is_new: row == Row::New, _held: Box::new(hold) });
+                return ReserveOutcome::Reserved(ReplyReservation {
+                    is_new: row == ReservedRowState::New,
+                    _held: Box::new(hold),
+                });
             }
-            Ok(Err(error)) => Kept::Not { why: error.to_string() },
-            Ok(Ok(None)) | Err(_) => Kept::Not { why: "its database is busy".to_owned() },
+            Ok(Err(error)) => ReserveOutcome::NotReserved { why: error.to_string() },
+            Ok(Ok(None)) | Err(_) => ReserveOutcome::NotReserved { why: "its database is busy".to_owned() },
         };
         self.inner.claims.end(&message);
         kept
     }
 
-    /// See [`crate::channel::Inbox::withdraw`]. Runs in the conversation queue, after a message in progress.
+    /// See [`crate::channel::InboundPort::withdraw`]. Runs in the conversation queue, after a message in progress.
     pub(super) async fn take_back(&self, message: Inbound) -> bool {
         let lane = self.inner.lane(&message.conversation);
         let turn = lane.lock().await;
@@ -152,14 +159,14 @@ impl Inlet {
         }
     }
 
-    /// See [`crate::channel::Inbox::told`].
-    pub(super) async fn was_told(&self, message: Inbound, answer: Option<AnswerShown>) -> bool {
+    /// See [`crate::channel::InboundPort::told`].
+    pub(super) async fn was_told(&self, message: Inbound, answer: Option<PostedReply>) -> bool {
         let said = message.clone();
         let settle = move |tx: &Tx<'_>| {
             let row = inbox::get(tx, &said.conversation, &said.message_id)?;
             let Some(outcome) = row.and_then(|row| row.outcome) else { return Ok(false) };
             let asks = outcome.asks().zip(outcome.prompted());
-            if let (Some(AnswerShown { message_id, text }), Some((asks, session))) = (answer.clone(), asks) {
+            if let (Some(PostedReply { message_id, text }), Some((asks, session))) = (answer.clone(), asks) {
                 let shown = ButtonMessage { message_id, kind: PartKind::Notice, text };
                 buttons::keep(tx, &said.conversation, session, &shown, &asks.about)?;
             }

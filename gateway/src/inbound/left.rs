@@ -4,9 +4,9 @@
 //! In each conversation one worker sends the pending replies, in the order of the messages. Incoming messages
 //! do not wait for it, and conversations are independent.
 
-use super::keep::{Key, key_of};
-use super::tell::Before;
-use super::{Inlet, Inner, lane_of, span};
+use super::keep::{MessageKey, key_of};
+use super::tell::PriorReply;
+use super::{InboundService, Inner, lane_of, span};
 use crate::core::rows::ConversationRef;
 use crate::error::Failure;
 use crate::store::inbox::{self, Inbound, InboxRow, Outcome};
@@ -29,18 +29,18 @@ const RETRY_MS: (u64, u64) = (1_000, 30_000);
 
 /// Pending replies.
 #[derive(Debug, Default)]
-pub(super) struct Untold(Mutex<State>);
+pub(super) struct ReplyQueue(Mutex<ReplyQueueState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ReplyQueueState {
     /// Conversations with an active worker; true if more replies arrived since the worker's last read.
     busy: HashMap<ConversationRef, bool>,
     /// Messages executed by this process whose reply was not attempted yet.
-    new: HashSet<Key>,
+    new: HashSet<MessageKey>,
 }
 
-impl Untold {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ReplyQueue {
+    fn lock(&self) -> MutexGuard<'_, ReplyQueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,13 +62,13 @@ impl Untold {
 }
 
 /// Worker that sends the pending replies of a conversation.
-struct Telling<'a> {
+struct ReplyWorker<'a> {
     inner: &'a Inner,
     at: ConversationRef,
     is_over: bool,
 }
 
-impl<'a> Telling<'a> {
+impl<'a> ReplyWorker<'a> {
     /// Starts a worker; `None` if one is active already, which then reads again before it ends.
     fn begin(inner: &'a Inner, at: &ConversationRef) -> Option<Self> {
         let at = lane_of(at);
@@ -96,7 +96,7 @@ impl<'a> Telling<'a> {
     }
 }
 
-impl Drop for Telling<'_> {
+impl Drop for ReplyWorker<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             // A reply could not be sent: retried later, with newer ones.
@@ -106,7 +106,7 @@ impl Drop for Telling<'_> {
     }
 }
 
-impl Inlet {
+impl InboundService {
     /// Processes unfinished messages and replies at start, before any channel is opened. Returns the number
     /// of settled messages.
     ///
@@ -217,7 +217,7 @@ impl Inner {
     /// messages.
     pub(super) async fn tell_left(&self, at: &ConversationRef) -> usize {
         let mut settled = 0;
-        let Some(mut telling) = Telling::begin(self, at) else { return settled };
+        let Some(mut telling) = ReplyWorker::begin(self, at) else { return settled };
         loop {
             let of = at.clone();
             let untold = self.store.read("inbox_untold", move |db| inbox::untold(db, &of, ROWS)).await;
@@ -245,9 +245,9 @@ impl Inner {
     /// Sends the reply to a message, and settles the message.
     async fn tell_one(&self, row: InboxRow, outcome: Outcome) -> Result<(), Failure> {
         let before = match (self.untold.is_first(&row.inbound), row.caller_tells) {
-            (true, _) => Before::Nobody,
-            (false, true) => Before::PerhapsByCaller,
-            (false, false) => Before::Perhaps,
+            (true, _) => PriorReply::Nobody,
+            (false, true) => PriorReply::PerhapsByCaller,
+            (false, false) => PriorReply::Perhaps,
         };
         let told = self.tell(&row.inbound, &outcome, row.received_at_ms, before).await?;
         let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());

@@ -2,7 +2,7 @@
 
 use super::keep::late;
 use super::{Inner, root_nonce};
-use crate::channel::{Channel, Lookup, Outgoing, SendOutcome, Signal};
+use crate::channel::{ChannelAdapter, LookupOutcome, Outgoing, SendOutcome, Signal};
 use crate::core::project::PartKind;
 use crate::core::split::split;
 use crate::error::Failure;
@@ -21,7 +21,7 @@ const SIGNAL_MS: u64 = 10_000;
 
 /// Sender of a possible earlier reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Before {
+pub(super) enum PriorReply {
     /// The message was executed just now: no reply was sent.
     Nobody,
     /// The gateway may have replied in the conversation.
@@ -31,7 +31,7 @@ pub(super) enum Before {
 }
 
 /// Sent message of a reply.
-pub(super) struct Reply {
+pub(super) struct SentReply {
     /// Nonce of the message.
     pub(super) nonce: String,
     /// The channel's message id, and the text.
@@ -48,8 +48,8 @@ impl Inner {
         inbound: &Inbound,
         outcome: &Outcome,
         received_at_ms: u64,
-        before: Before,
-    ) -> Result<Vec<Reply>, Failure> {
+        before: PriorReply,
+    ) -> Result<Vec<SentReply>, Failure> {
         if outcome.is_shown() {
             return Ok(Vec::new());
         }
@@ -58,7 +58,7 @@ impl Inner {
         let text = match inbound.answer {
             Answer::ByMessage => outcome.text(),
             Answer::ByCaller => {
-                late(inbound, outcome, before == Before::PerhapsByCaller, channel.reads_markdown()).into()
+                late(inbound, outcome, before == PriorReply::PerhapsByCaller, channel.reads_markdown()).into()
             }
         };
         let kind =
@@ -89,14 +89,14 @@ impl Inner {
                 files: Vec::new(),
             };
             let Some(message_id) =
-                self.reply(channel.as_ref(), inbound, &message, before != Before::Nobody).await?
+                self.reply(channel.as_ref(), inbound, &message, before != PriorReply::Nobody).await?
             else {
                 let nonce = message.nonce;
                 let never = move |tx: &crate::store::Tx<'_>| replies::ended(tx, &nonce, None);
                 self.store.write("reply_rejected", never).await?;
                 continue;
             };
-            said.push(Reply {
+            said.push(SentReply {
                 nonce: message.nonce,
                 message: ButtonMessage { message_id, kind, text: message.text },
                 has_buttons: asks.is_some(),
@@ -124,7 +124,7 @@ impl Inner {
     /// never sent blindly.
     async fn reply(
         &self,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         inbound: &Inbound,
         message: &Outgoing,
         mut is_unknown: bool,
@@ -133,13 +133,13 @@ impl Inner {
             let looked = if is_unknown {
                 channel.lookup(&inbound.conversation, message).await
             } else {
-                Lookup::Absent
+                LookupOutcome::Absent
             };
             let outcome = match looked {
-                Lookup::Found { message_id } => return Ok(Some(message_id)),
-                Lookup::Unknown { why } => SendOutcome::Uncertain { why },
-                Lookup::Later { retry_after_ms, .. } => SendOutcome::Limited { retry_after_ms },
-                Lookup::Absent => channel.send(&inbound.conversation, message).await.of(message),
+                LookupOutcome::Found { message_id } => return Ok(Some(message_id)),
+                LookupOutcome::Unknown { why } => SendOutcome::Uncertain { why },
+                LookupOutcome::Later { retry_after_ms, .. } => SendOutcome::Limited { retry_after_ms },
+                LookupOutcome::Absent => channel.send(&inbound.conversation, message).await.of(message),
             };
             is_unknown |= matches!(outcome, SendOutcome::Uncertain { .. });
             match outcome {

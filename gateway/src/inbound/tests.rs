@@ -2,7 +2,7 @@
 use super::*;
 use crate::api::{AgentView, StatusView};
 use crate::channel::console::Console;
-use crate::channel::{Channel, Limit, Lookup, Outgoing, SendOutcome, Unit};
+use crate::channel::{ChannelAdapter, Limit, LookupOutcome, Outgoing, SendOutcome, Unit};
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
@@ -35,9 +35,9 @@ mod untold;
 
 use fake::Fake;
 
-fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
+fn inlet(store: &Store, fake: &Arc<Fake>) -> InboundService {
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
+    InboundService::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
 }
 
 fn message(id: &str, text: &str) -> Inbound {
@@ -57,7 +57,7 @@ fn key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
 }
 
-async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
+async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
     let (dir, store) = open();
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let fake = Fake::new(&store);
@@ -103,7 +103,7 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inner.tell(&said, &outcome, 0, super::tell::Before::Nobody).await.unwrap();
+                inner.tell(&said, &outcome, 0, super::tell::PriorReply::Nobody).await.unwrap();
             }
         }
         let again = super::tests::inlet(&store, &fake);
@@ -242,7 +242,7 @@ impl Foggy {
     }
 }
 
-impl Channel for Foggy {
+impl ChannelAdapter for Foggy {
     fn id(&self) -> &'static str {
         "console"
     }
@@ -259,7 +259,7 @@ impl Channel for Foggy {
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, SendOutcome> {
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
         self.taken.lock().unwrap().push(message.nonce.clone());
         let outcome = if Self::one_less(&self.unanswered) {
             SendOutcome::Uncertain { why: "the answer was lost".to_owned() }
@@ -273,27 +273,27 @@ impl Channel for Foggy {
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, Lookup> {
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
         self.since.lock().unwrap().push(message.not_before_ms);
         let is_there = self.taken.lock().unwrap().contains(&message.nonce);
         let found = match (Self::one_less(&self.blind), is_there) {
-            (true, _) => Lookup::Unknown { why: "the history cannot be read".to_owned() },
-            (false, true) => Lookup::Found { message_id: "1".to_owned() },
-            (false, false) => Lookup::Absent,
+            (true, _) => LookupOutcome::Unknown { why: "the history cannot be read".to_owned() },
+            (false, true) => LookupOutcome::Found { message_id: "1".to_owned() },
+            (false, false) => LookupOutcome::Absent,
         };
         Box::pin(std::future::ready(found))
     }
 }
 
-fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, Inlet) {
+fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, InboundService) {
     let foggy = Arc::new(Foggy {
         unanswered: StdMutex::new(unanswered),
         blind: StdMutex::new(blind),
         ..Foggy::default()
     });
-    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn Channel>]);
+    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn ChannelAdapter>]);
     let service = Fake::new(store) as Arc<dyn Service>;
-    (foggy, Inlet::new(store.clone(), channels, service, Metrics::default()))
+    (foggy, InboundService::new(store.clone(), channels, service, Metrics::default()))
 }
 
 #[tokio::test]

@@ -4,13 +4,13 @@ use super::people::{Answers, Door};
 use super::room::Room;
 use crate::agents::Agents;
 use crate::app;
-use crate::channel::{Channel, Channels};
+use crate::channel::{ChannelAdapter, Channels};
 use crate::clock::Clock;
 use crate::config::load::{Inputs, Loaded, load};
 use crate::core::actor::{Limits, Profile};
 use crate::core::recovery;
 use crate::error::Failure;
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::live::Live;
 use crate::local::Local;
 use crate::lookup::{Findings, Lookup};
@@ -248,7 +248,7 @@ pub(super) fn start(
     let (deps, agents) = deps(store, supervisor, config, dir, clock);
     let Deps { registry, live, metrics, stop, .. } = deps.clone();
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
-    let room: Arc<dyn Channel> = Arc::new(ports.room.clone());
+    let room: Arc<dyn ChannelAdapter> = Arc::new(ports.room.clone());
     let channels = Channels::new([room]);
     let local = Arc::new(Local {
         manager: Arc::clone(&manager),
@@ -263,7 +263,7 @@ pub(super) fn start(
         live,
         started_at_ms: now_ms,
     });
-    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
+    let inlet = InboundService::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
     let resumed = (Arc::clone(&manager), inlet.clone());
     tokio::spawn(async move {
         let (manager, first) = resumed;

@@ -2,14 +2,14 @@
 //! repeat answered ones.
 
 use super::room::{ACCOUNT, ROOM};
-use crate::channel::{Amended, Change, Changed, Inbox};
+use crate::channel::{ConversationEvent, ConversationEventOutcome, InboundPort, MessageChangeOutcome};
 use crate::core::actor::Command;
 use crate::core::binding::Placement;
 use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use crate::core::rows::{ConversationRef, RunMode, SessionMode};
 use crate::core::session::Ending;
 use crate::error::Failure;
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::manager::Manager;
 use crate::session_task::Envelope;
 use crate::store::inbox::{Inbound, Outcome};
@@ -62,7 +62,7 @@ pub(super) enum Want {
     /// The chat service reports a change of a conversation.
     Changed {
         conversation: String,
-        change: Change,
+        change: ConversationEvent,
     },
     /// The conversation was read up to the message of that request.
     CaughtUp {
@@ -74,12 +74,12 @@ pub(super) enum Want {
 impl Want {
     /// True if the request archives a conversation.
     pub(super) fn puts_away(&self) -> bool {
-        matches!(self, Self::Changed { change: Change::Archived { .. }, .. })
+        matches!(self, Self::Changed { change: ConversationEvent::Archived { .. }, .. })
     }
 
     /// True if the request unarchives a conversation.
     pub(super) fn takes_out(&self) -> bool {
-        matches!(self, Self::Changed { change: Change::Unarchived, .. })
+        matches!(self, Self::Changed { change: ConversationEvent::Unarchived, .. })
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) type Answers = Arc<Mutex<Vec<(usize, Result<String, Failure>)>>>;
 /// Access to the gateway.
 #[derive(Clone)]
 pub(super) struct Door {
-    pub(super) inlet: Inlet,
+    pub(super) inlet: InboundService,
     pub(super) manager: Arc<Manager>,
     pub(super) answers: Answers,
     /// Seeded bug: messages without a route go to this session.
@@ -195,11 +195,11 @@ impl Door {
                     Some(text) => self.inlet.edited(at, id, text).await,
                     None => self.inlet.deleted(at, id).await,
                 };
-                heard(matches!(amended, Amended::Later { .. }))?
+                heard(matches!(amended, MessageChangeOutcome::Later { .. }))?
             }
             Want::Changed { conversation: at, change } => {
                 let changed = self.inlet.changed(conversation(&at), change).await;
-                heard(matches!(changed, Changed::Later { .. }))?
+                heard(matches!(changed, ConversationEventOutcome::Later { .. }))?
             }
             Want::CaughtUp { conversation: at, through } => {
                 heard(!self.inlet.caught_up(conversation(&at), through.to_string()).await)?

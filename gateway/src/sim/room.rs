@@ -2,7 +2,7 @@
 //! not know which messages it has, all by chance. Its messages are what users see.
 
 use super::chance::Chance;
-use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
+use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
 use crate::core::route::Destination;
 use crate::core::rows::ConversationRef;
 use crate::core::split::{Limit, Unit};
@@ -40,7 +40,7 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) enum Call {
     Send(ConversationRef, Outgoing, oneshot::Sender<SendOutcome>),
-    Lookup(ConversationRef, Outgoing, oneshot::Sender<Lookup>),
+    Lookup(ConversationRef, Outgoing, oneshot::Sender<LookupOutcome>),
 }
 
 /// The service. Cheap to clone; it outlives the gateways.
@@ -69,7 +69,7 @@ impl Room {
     }
 }
 
-impl Channel for Room {
+impl ChannelAdapter for Room {
     fn id(&self) -> &'static str {
         ROOM
     }
@@ -91,7 +91,7 @@ impl Channel for Room {
         Destination::Hint
     }
 
-    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         let (reply, answer) = oneshot::channel();
         self.lock().calls.push(Call::Send(to.clone(), message.clone(), reply));
         Box::pin(async move {
@@ -99,12 +99,12 @@ impl Channel for Room {
         })
     }
 
-    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let (reply, answer) = oneshot::channel();
         self.lock().calls.push(Call::Lookup(to.clone(), message.clone(), reply));
-        Box::pin(
-            async move { answer.await.unwrap_or_else(|_| Lookup::Unknown { why: "no answer".to_owned() }) },
-        )
+        Box::pin(async move {
+            answer.await.unwrap_or_else(|_| LookupOutcome::Unknown { why: "no answer".to_owned() })
+        })
     }
 }
 
@@ -147,13 +147,13 @@ impl Inside {
             Call::Lookup(to, message, reply) => {
                 let found = if self.ignores_nonces { None } else { self.find(&to, &message) };
                 let outcome = match found {
-                    _ if self.asleep => Lookup::Unknown { why: "asleep".to_owned() },
+                    _ if self.asleep => LookupOutcome::Unknown { why: "asleep".to_owned() },
                     _ if self.fate(&to, &message) == Some(Fate::Unknown) => {
-                        Lookup::Unknown { why: "nobody knows".to_owned() }
+                        LookupOutcome::Unknown { why: "nobody knows".to_owned() }
                     }
-                    _ if chance.one_in(trouble * 2) => Lookup::Unknown { why: "asleep".to_owned() },
-                    Some(at) => Lookup::Found { message_id: format!("m{at}") },
-                    None => Lookup::Absent,
+                    _ if chance.one_in(trouble * 2) => LookupOutcome::Unknown { why: "asleep".to_owned() },
+                    Some(at) => LookupOutcome::Found { message_id: format!("m{at}") },
+                    None => LookupOutcome::Absent,
                 };
                 let line = format!("{} {:?}: {outcome:?}", to.conversation_id, message.text);
                 drop(reply.send(outcome));

@@ -5,7 +5,7 @@ use super::laws;
 use super::life::{Gateway, Ports, lock};
 use super::people::{self, Want, Wish};
 use super::stage::{Broken, ROOMS, Stage};
-use crate::channel::Change;
+use crate::channel::ConversationEvent;
 use crate::core::session::Ending;
 
 /// Verbosities that users choose.
@@ -79,8 +79,10 @@ impl Stage<'_> {
         for wish in self.wishes.iter_mut().filter(|wish| wish.want.puts_away() && wish.answer.is_none()) {
             wish.refused = true;
         }
-        let out =
-            |room: &&str| Want::Changed { conversation: (*room).to_owned(), change: Change::Unarchived };
+        let out = |room: &&str| Want::Changed {
+            conversation: (*room).to_owned(),
+            change: ConversationEvent::Unarchived,
+        };
         let wishes = ROOMS.iter().map(out).map(Wish::new);
         self.wishes.extend(wishes);
     }
@@ -139,9 +141,14 @@ impl Stage<'_> {
                 }
                 _ => say(text),
             },
-            43 => Want::Changed { conversation: room, change: Change::Archived { by_person: true } },
-            44 | 45 => Want::Changed { conversation: room, change: Change::Unarchived },
-            46 => Want::Changed { conversation: room, change: Change::Gone { why: "deleted".to_owned() } },
+            43 => {
+                Want::Changed { conversation: room, change: ConversationEvent::Archived { by_person: true } }
+            }
+            44 | 45 => Want::Changed { conversation: room, change: ConversationEvent::Unarchived },
+            46 => Want::Changed {
+                conversation: room,
+                change: ConversationEvent::Gone { why: "deleted".to_owned() },
+            },
             47 => Want::CaughtUp { conversation: room, through: message },
             48 | 49 => match queued {
                 Some(run) if self.chance.one_in(2) => say(format!("/acp steer --run {run}")),

@@ -6,12 +6,12 @@
 //! later.
 
 use super::Inner;
-use super::again::{Attempt as _, again};
+use super::again::{Retryable as _, again};
 use super::backfill::MISSED;
-use super::lanes::Lane;
+use super::lanes::ConversationWorker;
 use super::lately::is_new;
-use super::owed::{Look, Looked};
-use crate::channel::{Change, Changed, Waiting};
+use super::owed::{CheckKind, CheckOutcome};
+use crate::channel::{ConversationEvent, ConversationEventOutcome, QueuedMessage};
 use crate::store::now_ms;
 use acp_discord::core::errors::{Meaning, What};
 use acp_discord::core::event::{Edit, Member, Message, User};
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 /// Result of comparing a message with the prompt.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum PromptComparison {
     /// No change.
     Same,
     /// Edited; contains the current text.
@@ -41,7 +41,7 @@ fn differs<'a>(prompt: Option<&str>, now: Option<&'a Message>) -> Option<&'a Mes
     now.filter(|now| now.text != prompt && !now.text.trim().is_empty())
 }
 
-impl Lane {
+impl ConversationWorker {
     /// Applies an edit of a message. The author must currently be on the allow-list; if that cannot be
     /// determined now, the message is compared later.
     pub(super) async fn edited(&mut self, edit: Edit) {
@@ -73,7 +73,7 @@ impl Lane {
     /// Schedules a comparison of all messages whose turn has not begun.
     pub(super) fn compare(&mut self) {
         self.left = None;
-        self.owed.want(Look::Waiting, Instant::now());
+        self.owed.want(CheckKind::Waiting, Instant::now());
     }
 
     async fn reworded(&self, message: Snowflake, text: String) {
@@ -100,7 +100,7 @@ impl Lane {
     pub(super) async fn look_at_waiting(
         &mut self,
         something: impl Future<Output = ()>,
-    ) -> Result<Looked, Fault> {
+    ) -> Result<CheckOutcome, Fault> {
         let mut something = pin!(something);
         let Some(waiting) = self.inbox.waiting(self.here()).await else {
             let why = "what waits here cannot be read".to_owned();
@@ -112,7 +112,7 @@ impl Lane {
             let page = tokio::select! {
                 biased;
                 page = self.inner.rest.history(self.channel, before, MISSED) => page?,
-                () = &mut something => return Ok(Looked::Interrupted),
+                () = &mut something => return Ok(CheckOutcome::Interrupted),
             };
             let beyond = match page.has_more {
                 true => waiting.split_off(&Snowflake(page.through.0.saturating_add(1))),
@@ -122,25 +122,25 @@ impl Lane {
                 let found = tokio::select! {
                     biased;
                     found = self.found(id, text.as_deref(), &page) => found?,
-                    () = &mut something => return Ok(Looked::Interrupted),
+                    () = &mut something => return Ok(CheckOutcome::Interrupted),
                 };
                 match found {
-                    Found::Same => {}
-                    Found::Says(text) => self.reworded(id, text).await,
-                    Found::Gone => self.deleted(id).await,
-                    Found::TooNew => continue,
+                    PromptComparison::Same => {}
+                    PromptComparison::Says(text) => self.reworded(id, text).await,
+                    PromptComparison::Gone => self.deleted(id).await,
+                    PromptComparison::TooNew => continue,
                 }
                 self.left.get_or_insert_default().remove(&id);
             }
         }
         let is_all = self.left.as_ref().is_none_or(BTreeSet::is_empty);
-        Ok(if is_all { Looked::Done } else { Looked::Partly })
+        Ok(if is_all { CheckOutcome::Done } else { CheckOutcome::Partly })
     }
 
     /// Selects the messages whose turn has not begun and that are still to be compared. Messages with a
     /// recent event are left for later.
-    fn not_compared(&mut self, waiting: Vec<Waiting>) -> BTreeMap<Snowflake, Option<String>> {
-        let known = |waiting: Waiting| Some((waiting.message_id.parse().ok()?, waiting.text));
+    fn not_compared(&mut self, waiting: Vec<QueuedMessage>) -> BTreeMap<Snowflake, Option<String>> {
+        let known = |waiting: QueuedMessage| Some((waiting.message_id.parse().ok()?, waiting.text));
         let mut waiting: BTreeMap<Snowflake, Option<String>> =
             waiting.into_iter().filter_map(known).collect();
         let left = self.left.get_or_insert_with(|| waiting.keys().copied().collect());
@@ -151,20 +151,25 @@ impl Lane {
     }
 
     /// Determines the change of a message that is in the range of `page`.
-    async fn found(&self, id: Snowflake, prompt: Option<&str>, page: &History) -> Result<Found, Fault> {
+    async fn found(
+        &self,
+        id: Snowflake,
+        prompt: Option<&str>,
+        page: &History,
+    ) -> Result<PromptComparison, Fault> {
         if page.lacks(id) {
             return Ok(match is_new(id, now_ms()) {
-                true => Found::TooNew,
-                false if self.is_gone(id).await? => Found::Gone,
-                false => Found::Same,
+                true => PromptComparison::TooNew,
+                false if self.is_gone(id).await? => PromptComparison::Gone,
+                false => PromptComparison::Same,
             });
         }
-        let Some(now) = differs(prompt, page.message(id)) else { return Ok(Found::Same) };
+        let Some(now) = differs(prompt, page.message(id)) else { return Ok(PromptComparison::Same) };
         if self.inner.lets_speak(self.channel, &now.author.user).await? {
-            return Ok(Found::Says(now.text.clone()));
+            return Ok(PromptComparison::Says(now.text.clone()));
         }
         self.not_taken(id);
-        Ok(Found::Same)
+        Ok(PromptComparison::Same)
     }
 
     /// True if a message missing from its page was deleted. An empty page is no proof: a bot without
@@ -180,7 +185,7 @@ impl Lane {
 
     /// Processes the deletion of the conversation.
     pub(super) async fn gone(&self, why: String) {
-        let changed = self.changed(Change::Gone { why }).await;
+        let changed = self.changed(ConversationEvent::Gone { why }).await;
         // All cached state of the conversation is dropped.
         self.inner.rest.put_away(self.channel, false);
         self.inner.known.forget(self.channel);
@@ -188,7 +193,7 @@ impl Lane {
     }
 
     /// Reports an event of the conversation to the inbox.
-    pub(super) async fn changed(&self, change: Change) -> Changed {
+    pub(super) async fn changed(&self, change: ConversationEvent) -> ConversationEventOutcome {
         let at = self.inner.at(self.channel, None);
         let change = || self.inbox.changed(at.clone(), change.clone());
         again("what happened to a conversation", self.channel, change).await

@@ -3,7 +3,7 @@
 //! would be visible as a second reply, the gateway replies in the conversation.
 
 use super::Inner;
-use crate::channel::{AnswerShown, Claim, Inbound, Inbox, Said};
+use crate::channel::{CallerReply, Inbound, InboundPort, PostedReply, ReplyReservation};
 use acp_discord::core::errors::Meaning;
 use acp_discord::core::event::Interaction;
 use acp_discord::rest::{Fault, Posted};
@@ -22,18 +22,23 @@ pub(super) const REPEATS_MAX: usize = 32;
 
 /// Pending reply to an interaction. With a claim: the result. Without: a notice that the gateway will process
 /// the interaction later and then reply in the conversation.
-pub(super) struct ToTell {
+pub(super) struct PendingResponse {
     /// Reservation: while held, no other task processes the interaction or replies.
-    claim: Option<Claim>,
+    claim: Option<ReplyReservation>,
     /// The interaction as passed to the inbox.
     message: Inbound,
     /// Content of the reply.
-    pub(super) said: Said,
+    pub(super) said: CallerReply,
     until: Instant,
 }
 
-impl ToTell {
-    pub(super) fn new(claim: Claim, message: Inbound, said: Result<Said, Said>, begun: Instant) -> Self {
+impl PendingResponse {
+    pub(super) fn new(
+        claim: ReplyReservation,
+        message: Inbound,
+        said: Result<CallerReply, CallerReply>,
+        begun: Instant,
+    ) -> Self {
         // A deferred interaction must not wait for the reply, which may be retried for minutes.
         let claim = said.is_ok().then_some(claim);
         let said = said.unwrap_or_else(|not_yet| not_yet);
@@ -43,7 +48,7 @@ impl ToTell {
 
 /// Effect of sending a reply a second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Twice {
+pub(super) enum ResendEffect {
     /// Replaces the first reply.
     Same,
     /// Appears as a second reply.
@@ -51,10 +56,10 @@ pub(super) enum Twice {
 }
 
 /// Returns the minimum pause before a failed reply may be sent again; `None` if not allowed.
-fn after(fault: &Fault, twice: Twice) -> Option<Duration> {
+fn after(fault: &Fault, twice: ResendEffect) -> Option<Duration> {
     match fault {
         Fault::Limited { retry_after } => Some(*retry_after),
-        Fault::Uncertain { .. } => (twice == Twice::Same).then_some(Duration::ZERO),
+        Fault::Uncertain { .. } => (twice == ResendEffect::Same).then_some(Duration::ZERO),
         Fault::Superseded => Some(Duration::ZERO),
         Fault::Rejected(rejection) => {
             let is_for_now =
@@ -70,12 +75,12 @@ impl Inner {
     /// removed.
     pub(super) async fn answer<F: Future<Output = Result<Posted, Fault>>>(
         &self,
-        inbox: &dyn Inbox,
+        inbox: &dyn InboundPort,
         at: &Interaction,
-        due: ToTell,
-        twice: Twice,
+        due: PendingResponse,
+        twice: ResendEffect,
         give: impl Fn() -> F,
-        shown: impl FnOnce(&Posted) -> Option<AnswerShown>,
+        shown: impl FnOnce(&Posted) -> Option<PostedReply>,
     ) {
         match given(&self.repeats, due.until, twice, give).await {
             Ok(posted) if due.claim.is_some() => self.was_told(inbox, due, shown(&posted)).await,
@@ -84,7 +89,7 @@ impl Inner {
             Err(fault) => {
                 tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
                 drop(due);
-                if twice == Twice::Same && !matches!(fault, Fault::Uncertain { .. }) {
+                if twice == ResendEffect::Same && !matches!(fault, Fault::Uncertain { .. }) {
                     self.works_no_more(at).await;
                 }
             }
@@ -100,7 +105,12 @@ impl Inner {
 
     /// Records that the user got a reply. Retries on failure and holds the claim meanwhile, so that the
     /// gateway does not reply too.
-    pub(super) async fn was_told(&self, inbox: &dyn Inbox, due: ToTell, answer: Option<AnswerShown>) {
+    pub(super) async fn was_told(
+        &self,
+        inbox: &dyn InboundPort,
+        due: PendingResponse,
+        answer: Option<PostedReply>,
+    ) {
         let mut pause = PAUSE.0;
         while !inbox.told(due.message.clone(), answer.clone()).await && Instant::now() + pause < due.until {
             tokio::time::sleep(pause).await;
@@ -115,7 +125,7 @@ impl Inner {
 async fn given<T, F: Future<Output = Result<T, Fault>>>(
     places: &Semaphore,
     until: Instant,
-    twice: Twice,
+    twice: ResendEffect,
     give: impl Fn() -> F,
 ) -> Result<T, Fault> {
     let (mut pause, mut place) = (PAUSE.0, None);
@@ -145,10 +155,10 @@ mod tests {
     /// A deferred interaction must not wait for its reply, which may be retried for minutes.
     #[test]
     fn only_what_was_done_is_held_until_it_is_told() {
-        let said = Said::default;
+        let said = CallerReply::default;
         for (said, is_held) in [(Ok(said()), true), (Err(said()), false)] {
             let held = Arc::new(());
-            let claim = Claim { is_new: true, _held: Box::new(Arc::clone(&held)) };
+            let claim = ReplyReservation { is_new: true, _held: Box::new(Arc::clone(&held)) };
             let at = ConversationRef {
                 channel: "discord".to_owned(),
                 account_id: "main".to_owned(),
@@ -156,7 +166,7 @@ mod tests {
                 parent_conversation_id: None,
             };
             let message = Inbound::new(at, "1".to_owned(), "ann".to_owned(), "/acp cancel".to_owned());
-            let due = ToTell::new(claim, message, said, Instant::now());
+            let due = PendingResponse::new(claim, message, said, Instant::now());
             assert_eq!(Arc::strong_count(&held) == 2, is_held, "{:?}", due.said);
         }
     }
@@ -175,7 +185,11 @@ mod tests {
     }
 
     /// Runs a reply with these faults; returns the result, the number of attempts and the seconds elapsed.
-    async fn tried(places: usize, twice: Twice, faults: Vec<Fault>) -> (Result<(), Fault>, usize, u64) {
+    async fn tried(
+        places: usize,
+        twice: ResendEffect,
+        faults: Vec<Fault>,
+    ) -> (Result<(), Fault>, usize, u64) {
         let (begun, left) = (Instant::now(), RefCell::new(faults.into_iter()));
         let count = Cell::new(0);
         let give = || async {
@@ -188,7 +202,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_given_again_where_that_shows_it_once() {
-        use Twice::{Same, Shown};
+        use ResendEffect::{Same, Shown};
         let late = || rejected(Meaning::TooLate);
         for (twice, faults, want) in [
             (Same, vec![], (Ok(()), 1, 0)),
@@ -205,7 +219,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_not_tried_longer_than_it_can_be_given() {
-        let (became, attempts, seconds) = tried(1, Twice::Same, vec![uncertain(); 1_000]).await;
+        let (became, attempts, seconds) = tried(1, ResendEffect::Same, vec![uncertain(); 1_000]).await;
         assert_eq!(became, Err(uncertain()));
         assert!((20..60).contains(&attempts), "{attempts}");
         assert!((780..=840).contains(&seconds), "{seconds}");
@@ -214,6 +228,6 @@ mod tests {
     /// Without a permit a reply is not retried; the gateway replies in the conversation instead.
     #[tokio::test(start_paused = true)]
     async fn where_many_wait_the_others_do_not() {
-        assert_eq!(tried(0, Twice::Same, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
+        assert_eq!(tried(0, ResendEffect::Same, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
     }
 }

@@ -2,10 +2,10 @@
 //! messages, before anything else; and after messages received as events, to verify that none was missed.
 
 use super::Inner;
-use super::lanes::{Lane, PAUSE};
-use super::owed::Look;
-use super::reads::Came;
-use crate::channel::{Place, Placed};
+use super::lanes::{ConversationWorker, PAUSE};
+use super::owed::CheckKind;
+use super::reads::BackfillOutcome;
+use crate::channel::{BindingLookup, Place};
 use acp_discord::core::errors::{Meaning, What};
 use acp_discord::core::event::Message;
 use acp_discord::core::ids::Snowflake;
@@ -40,7 +40,7 @@ pub(super) fn remember(ids: &mut BTreeSet<Snowflake>, id: Snowflake) {
 /// Messages passed in from events that no history read has covered yet, and the time of the next read; no
 /// I/O.
 #[derive(Debug, Default)]
-pub(super) struct Behind {
+pub(super) struct UnverifiedMessages {
     brought: BTreeSet<Snowflake>,
     /// Number of failed reads since the last success.
     failures: u32,
@@ -48,7 +48,7 @@ pub(super) struct Behind {
     due: Option<Instant>,
 }
 
-impl Behind {
+impl UnverifiedMessages {
     /// Records a message that was passed in from an event.
     pub(super) fn brought(&mut self, id: Snowflake, now: Instant) {
         remember(&mut self.brought, id);
@@ -99,7 +99,7 @@ fn mark_of(place: &Place) -> Snowflake {
     place.backfilled_through.as_deref().and_then(|id| id.parse().ok()).unwrap_or(since)
 }
 
-impl Lane {
+impl ConversationWorker {
     /// Reads possibly missed messages and passes them in. Later messages wait in the queue until the backfill
     /// succeeds or proves impossible. If the queue was full, the backfill begins at `from` at the latest: a
     /// conversation bound by the configuration has no mark before the first message.
@@ -109,14 +109,14 @@ impl Lane {
         let missed = self.missed.map(|from| Snowflake(from.0.saturating_sub(1)));
         let came = loop {
             let begin = match self.inbox.place(self.inner.at(self.channel, None)).await {
-                Placed::Unknown => None,
-                Placed::At(place) => {
+                BindingLookup::Unknown => None,
+                BindingLookup::At(place) => {
                     let mark = mark_of(&place);
                     Some(missed.map_or(mark, |missed| missed.min(mark)))
                 }
-                Placed::Nowhere => match missed {
+                BindingLookup::Nowhere => match missed {
                     Some(missed) if self.inner.turns_out_configured(self.channel).await => Some(missed),
-                    _ => break Came::Nothing,
+                    _ => break BackfillOutcome::Nothing,
                 },
             };
             match begin {
@@ -124,9 +124,9 @@ impl Lane {
                 Some(begin) => match self.read_all(begin).await {
                     Ok(()) => {
                         // Queued events run first: they are older than the data of these checks.
-                        self.owed.want(Look::Thread, Instant::now());
+                        self.owed.want(CheckKind::Thread, Instant::now());
                         self.compare();
-                        break Came::Read;
+                        break BackfillOutcome::Read;
                     }
                     Err(fault) => match self.refused(&fault).await {
                         Some(came) => break came,
@@ -140,7 +140,7 @@ impl Lane {
             pause = (pause * 2).min(PAUSE.1);
         };
         self.behind.clear();
-        if came != Came::Refused {
+        if came != BackfillOutcome::Refused {
             self.missed = None;
         }
         self.inner.known.came(self.channel, came);
@@ -150,9 +150,9 @@ impl Lane {
     /// before the first page arrives. A failed read is repeated later.
     pub(super) async fn read_on(&mut self, turn: Turn, something: impl Future<Output = ()>) {
         let place = match self.inbox.place(self.inner.at(self.channel, None)).await {
-            Placed::At(place) => place,
-            Placed::Nowhere => return self.behind.clear(),
-            Placed::Unknown => return self.behind.failed(Instant::now()),
+            BindingLookup::At(place) => place,
+            BindingLookup::Nowhere => return self.behind.clear(),
+            BindingLookup::Unknown => return self.behind.failed(Instant::now()),
         };
         let mark = mark_of(&place);
         let first = tokio::select! {
@@ -167,7 +167,7 @@ impl Lane {
         let fault = match read {
             Ok(false) => return,
             // The author unarchived the thread by writing, and that had no event either.
-            Ok(true) => return self.owed.want(Look::Thread, Instant::now()),
+            Ok(true) => return self.owed.want(CheckKind::Thread, Instant::now()),
             Err(fault) => fault,
         };
         if self.refused(&fault).await.is_some() {
@@ -180,11 +180,11 @@ impl Lane {
 
     /// Handles faults that a retry does not fix: conversation deleted, or access refused. Returns `None` for
     /// other faults.
-    pub(super) async fn refused(&self, fault: &Fault) -> Option<Came> {
+    pub(super) async fn refused(&self, fault: &Fault) -> Option<BackfillOutcome> {
         match fault.meaning() {
             Some(Meaning::Gone(What::Channel)) => {
                 self.gone(fault.to_string()).await;
-                Some(Came::Nothing)
+                Some(BackfillOutcome::Nothing)
             }
             Some(Meaning::LostAccess | Meaning::Forbidden) => {
                 // D3: access may be restored. The mark stays, and the next backfill starts from there.
@@ -195,7 +195,7 @@ impl Lane {
                         "the bot cannot read a bound conversation: give it View Channel and Read Message History"
                     );
                 }
-                Some(Came::Refused)
+                Some(BackfillOutcome::Refused)
             }
             _ => None,
         }
@@ -294,8 +294,8 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn behind(count: u64, failures: u32, now: Instant) -> Behind {
-        let mut behind = Behind { failures, ..Behind::default() };
+    fn behind(count: u64, failures: u32, now: Instant) -> UnverifiedMessages {
+        let mut behind = UnverifiedMessages { failures, ..UnverifiedMessages::default() };
         (1..=count).for_each(|id| behind.brought(Snowflake(id), now));
         behind
     }

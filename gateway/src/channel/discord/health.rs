@@ -1,8 +1,8 @@
 //! Health of an account in words and numbers: last state of the websocket, and results of the requests.
 
 use super::Inner;
-use super::known::Sign;
-use crate::channel::{Figure, Health};
+use super::known::OptionalFeature;
+use crate::channel::{ChannelHealth, Figure};
 use crate::core::when::utc;
 use crate::store::now_ms;
 use acp_discord::core::closes;
@@ -19,7 +19,7 @@ const REFUSED: u16 = 4004;
 
 /// Last state of the websocket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-enum Link {
+enum ConnectionState {
     /// No event yet.
     #[default]
     Begins,
@@ -32,18 +32,18 @@ enum Link {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Facts {
-    link: Link,
+struct HealthState {
+    link: ConnectionState,
     /// Start of the last session in milliseconds since the Unix epoch, name of the bot, number of servers.
     ready: Option<(u64, String, usize)>,
 }
 
 /// Current state of the connection.
 #[derive(Debug, Default)]
-pub(super) struct Pulse(Mutex<Facts>);
+pub(super) struct ConnectionHealth(Mutex<HealthState>);
 
-impl Pulse {
-    fn facts(&self) -> MutexGuard<'_, Facts> {
+impl ConnectionHealth {
+    fn facts(&self) -> MutexGuard<'_, HealthState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -53,13 +53,13 @@ impl Pulse {
         facts.link = match event {
             Event::Ready(ready) => {
                 facts.ready = Some((now_ms, ready.me.name.clone(), ready.guilds.len()));
-                Link::Up
+                ConnectionState::Up
             }
-            Event::Resumed => Link::Up,
-            Event::Disconnected { why } => Link::Lost(why.clone()),
+            Event::Resumed => ConnectionState::Up,
+            Event::Disconnected { why } => ConnectionState::Lost(why.clone()),
             Event::Failed(failure) => {
                 let by_token = failure.what == closes::meaning(REFUSED).what;
-                Link::Failed { why: failure.to_string(), by_token }
+                ConnectionState::Failed { why: failure.to_string(), by_token }
             }
             _ => return,
         };
@@ -67,20 +67,20 @@ impl Pulse {
 
     /// True if the connection failed for good.
     pub(super) fn has_failed(&self) -> bool {
-        matches!(self.facts().link, Link::Failed { .. })
+        matches!(self.facts().link, ConnectionState::Failed { .. })
     }
 
     /// True if events arrive.
     pub(super) fn is_up(&self) -> bool {
-        self.facts().link == Link::Up
+        self.facts().link == ConnectionState::Up
     }
 
     /// Marks the start of another connection.
     pub(super) fn begins(&self) {
-        self.facts().link = Link::Begins;
+        self.facts().link = ConnectionState::Begins;
     }
 
-    fn now(&self) -> Facts {
+    fn now(&self) -> HealthState {
         self.facts().clone()
     }
 }
@@ -102,7 +102,7 @@ impl Inner {
     }
 
     /// Returns the current health.
-    pub(super) fn health(&self) -> Health {
+    pub(super) fn health(&self) -> ChannelHealth {
         let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.now());
         let (ok, mut words) = said(&facts);
         if !self.base.is_discords() {
@@ -110,25 +110,30 @@ impl Inner {
         }
         words.extend(shut(self.known.shut().len()));
         let has_names = self.settings().personas;
-        words.extend(nameless(if has_names { self.known.without(Sign::Persona, now_ms()) } else { 0 }));
+        words.extend(nameless(if has_names {
+            self.known.without(OptionalFeature::Persona, now_ms())
+        } else {
+            0
+        }));
         words.extend(self.registered.problems());
         let held = held(&requests);
         let ok = ok && held.is_empty();
         words.extend(held);
         words.extend(refused(&requests, self.known.identity().map(|known| known.application)));
-        let up = facts.link == Link::Up;
-        let refused = requests.unauthorized || matches!(facts.link, Link::Failed { by_token: true, .. });
-        Health { ok, details: words.join("; "), figures: figures((up, !refused), &requests, &events) }
+        let up = facts.link == ConnectionState::Up;
+        let refused =
+            requests.unauthorized || matches!(facts.link, ConnectionState::Failed { by_token: true, .. });
+        ChannelHealth { ok, details: words.join("; "), figures: figures((up, !refused), &requests, &events) }
     }
 }
 
 /// Returns whether the connection is up, and a description.
-fn said(facts: &Facts) -> (bool, Vec<String>) {
+fn said(facts: &HealthState) -> (bool, Vec<String>) {
     let (ok, word) = match &facts.link {
-        Link::Begins => (false, "not connected yet".to_owned()),
-        Link::Up => (true, "connected".to_owned()),
-        Link::Lost(why) => (false, format!("the connection is being made anew: {why}")),
-        Link::Failed { why, .. } => (false, why.clone()),
+        ConnectionState::Begins => (false, "not connected yet".to_owned()),
+        ConnectionState::Up => (true, "connected".to_owned()),
+        ConnectionState::Lost(why) => (false, format!("the connection is being made anew: {why}")),
+        ConnectionState::Failed { why, .. } => (false, why.clone()),
     };
     let ready = facts.ready.as_ref().map(|(at_ms, bot, servers)| {
         format!("last session as {bot} in {servers} servers since {}", utc(*at_ms))
@@ -242,7 +247,7 @@ mod tests {
             (vec![fatal()], false, vec!["code 4014", "Message Content Intent"]),
             (vec![ready(), Event::Alarm("x".to_owned())], true, vec!["connected"]),
         ] {
-            let pulse = Pulse::default();
+            let pulse = ConnectionHealth::default();
             events.iter().for_each(|event| pulse.hear(event, 1_782_259_200_000));
             let (is_ok, words) = said(&pulse.now());
             let words = words.join("; ");

@@ -8,10 +8,10 @@
 //! the conversation.
 
 use super::Inner;
-use super::answers::{ToTell, Twice};
+use super::answers::{PendingResponse, ResendEffect};
 use super::render::{self, body};
 use super::slash::{specs, typed};
-use crate::channel::{Answer, AnswerShown, Inbound, Inbox, Kept, Offered, Said};
+use crate::channel::{Answer, CallerReply, Inbound, InboundPort, IntakeOutcome, PostedReply, ReserveOutcome};
 use crate::core::command;
 use acp_discord::core::commands::line;
 use acp_discord::core::custom_id::{Carried, decode};
@@ -37,7 +37,7 @@ pub(super) fn shown(who: &Member) -> String {
 
 impl Inner {
     /// Handles a slash command.
-    pub(super) async fn command(&self, inbox: &dyn Inbox, command: Command) {
+    pub(super) async fn command(&self, inbox: &dyn InboundPort, command: Command) {
         let at = &command.at;
         let text = match line(&specs(), &command) {
             Ok(text) => text,
@@ -56,13 +56,13 @@ impl Inner {
         let give = || self.rest.edit_original(at.application, &at.token, &answer);
         let shown = |posted: &Posted| {
             let (message_id, text) = (posted.id.to_string(), answer.content.clone());
-            has_buttons.then_some(AnswerShown { message_id, text })
+            has_buttons.then_some(PostedReply { message_id, text })
         };
-        self.answer(inbox, at, due, Twice::Same, give, shown).await;
+        self.answer(inbox, at, due, ResendEffect::Same, give, shown).await;
     }
 
     /// Handles a click: runs the command encoded in the button.
-    pub(super) async fn click(&self, inbox: &dyn Inbox, click: Click) {
+    pub(super) async fn click(&self, inbox: &dyn InboundPort, click: Click) {
         let at = &click.at;
         let text = match decode(&click.custom_id) {
             Carried::Text(text) => text.to_owned(),
@@ -83,11 +83,11 @@ impl Inner {
         }
         let answer = Body { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
         let give = || self.rest.followup(at.application, &at.token, &answer);
-        self.answer(inbox, at, due, Twice::Shown, give, |_| None).await;
+        self.answer(inbox, at, due, ResendEffect::Shown, give, |_| None).await;
     }
 
     /// Sends suggestions to a person who is typing a command.
-    pub(super) async fn autocomplete(&self, inbox: &dyn Inbox, command: Command) {
+    pub(super) async fn autocomplete(&self, inbox: &dyn InboundPort, command: Command) {
         let at = &command.at;
         let mut choices = Vec::new();
         if let (None, Some((what, prefix))) = (self.closed_to(at), typed(&command)) {
@@ -126,11 +126,11 @@ impl Inner {
     /// one.
     async fn taken(
         &self,
-        inbox: &dyn Inbox,
+        inbox: &dyn InboundPort,
         at: &Interaction,
         text: String,
         taken: &Callback,
-    ) -> Option<ToTell> {
+    ) -> Option<PendingResponse> {
         let begun = Instant::now();
         let until = begun + PATIENCE;
         let Ok(message) = tokio::time::timeout_at(until, self.inbound(at, text)).await else {
@@ -140,12 +140,12 @@ impl Inner {
         };
         let left = until.saturating_duration_since(Instant::now());
         let claim = match inbox.keep_first(message.clone(), left).await {
-            Kept::Taken(claim) => claim,
-            Kept::Repeated => {
+            ReserveOutcome::Reserved(claim) => claim,
+            ReserveOutcome::Duplicate => {
                 tracing::info!(interaction = %at.id, "an interaction came again");
                 return None;
             }
-            Kept::Not { why } => {
+            ReserveOutcome::NotReserved { why } => {
                 tracing::warn!(why, interaction = %at.id, "an interaction was not kept");
                 let text = format!(
                     "The gateway cannot keep that just now ({why}), so nothing was done. Try again in a moment."
@@ -153,7 +153,7 @@ impl Inner {
                 self.refuse(at, &text).await;
                 return None;
             }
-            Kept::Unknown { why } => {
+            ReserveOutcome::Unknown { why } => {
                 tracing::warn!(why, interaction = %at.id, "nobody knows whether an interaction was kept");
                 let text = "It is not known whether the gateway kept that. If it did, it is done and said in this \
                             conversation: look before you repeat it.";
@@ -162,16 +162,16 @@ impl Inner {
             }
         };
         match self.acknowledge(at, taken, claim.is_new()).await {
-            Heard::Yes => {
+            AcknowledgementReceipt::Yes => {
                 let said = self.offer(inbox, at, message.clone()).await;
-                Some(ToTell::new(claim, message, said, begun))
+                Some(PendingResponse::new(claim, message, said, begun))
             }
-            Heard::No if claim.is_new() => {
+            AcknowledgementReceipt::No if claim.is_new() => {
                 let withdrawn = inbox.withdraw(message).await;
                 tracing::info!(interaction = %at.id, withdrawn, "what was not acknowledged is not done");
                 None
             }
-            Heard::No | Heard::Unknown => {
+            AcknowledgementReceipt::No | AcknowledgementReceipt::Unknown => {
                 // The gateway replies in the conversation: the user may be out of reach.
                 drop(claim);
                 drop(self.offer(inbox, at, message).await);
@@ -184,8 +184,15 @@ impl Inner {
     }
 
     /// Acknowledges an interaction. `is_new`: no process of this gateway acknowledged the interaction before.
-    async fn acknowledge(&self, at: &Interaction, callback: &Callback, is_new: bool) -> Heard {
-        let Err(fault) = self.rest.callback(at.id, &at.token, callback).await else { return Heard::Yes };
+    async fn acknowledge(
+        &self,
+        at: &Interaction,
+        callback: &Callback,
+        is_new: bool,
+    ) -> AcknowledgementReceipt {
+        let Err(fault) = self.rest.callback(at.id, &at.token, callback).await else {
+            return AcknowledgementReceipt::Yes;
+        };
         let heard = heard(&fault, is_new);
         tracing::warn!(%fault, interaction = %at.id, ?heard, "an interaction was not acknowledged");
         heard
@@ -207,25 +214,32 @@ impl Inner {
 
     /// Processes a committed interaction. Returns the reply; on `Err` a notice, and the gateway processes
     /// later.
-    async fn offer(&self, inbox: &dyn Inbox, at: &Interaction, message: Inbound) -> Result<Said, Said> {
+    async fn offer(
+        &self,
+        inbox: &dyn InboundPort,
+        at: &Interaction,
+        message: Inbound,
+    ) -> Result<CallerReply, CallerReply> {
         for _ in 0..OFFERS.0 {
             match inbox.offer(message.clone()).await {
-                Offered::Taken(said) => return Ok(said),
-                Offered::Refused { why } => return Err(Said { text: why, private: true, ..Said::default() }),
-                Offered::Later { why } => {
+                IntakeOutcome::Accepted(said) => return Ok(said),
+                IntakeOutcome::Refused { why } => {
+                    return Err(CallerReply { text: why, private: true, ..CallerReply::default() });
+                }
+                IntakeOutcome::Later { why } => {
                     tracing::warn!(why, interaction = %at.id, "an interaction waits");
                     tokio::time::sleep(OFFERS.1).await;
                 }
             }
         }
         let text = "The gateway keeps that, and cannot do it now: it does it later, and says so in this conversation.";
-        Err(Said { text: text.to_owned(), private: true, ..Said::default() })
+        Err(CallerReply { text: text.to_owned(), private: true, ..CallerReply::default() })
     }
 }
 
 /// Knowledge about the receipt of an acknowledgement by Discord.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heard {
+enum AcknowledgementReceipt {
     Yes,
     /// The user sees a failure.
     No,
@@ -233,12 +247,14 @@ enum Heard {
 }
 
 /// Interprets the fault of an acknowledgement.
-const fn heard(fault: &Fault, is_new: bool) -> Heard {
+const fn heard(fault: &Fault, is_new: bool) -> AcknowledgementReceipt {
     match fault {
         // An earlier process of this gateway acknowledged; for a new interaction some other program did.
-        Fault::Rejected(why) if matches!(why.meaning, Meaning::AlreadyAnswered) && !is_new => Heard::Yes,
-        Fault::Rejected(_) | Fault::Limited { .. } | Fault::Superseded => Heard::No,
-        Fault::Uncertain { .. } => Heard::Unknown,
+        Fault::Rejected(why) if matches!(why.meaning, Meaning::AlreadyAnswered) && !is_new => {
+            AcknowledgementReceipt::Yes
+        }
+        Fault::Rejected(_) | Fault::Limited { .. } | Fault::Superseded => AcknowledgementReceipt::No,
+        Fault::Uncertain { .. } => AcknowledgementReceipt::Unknown,
     }
 }
 
@@ -267,14 +283,14 @@ mod tests {
         };
         let limited = Fault::Limited { retry_after: Duration::from_secs(1) };
         for (fault, is_new, want) in [
-            (rejected(Meaning::TooLate), true, Heard::No),
-            (rejected(Meaning::TooLate), false, Heard::No),
-            (rejected(Meaning::NotSent), true, Heard::No),
-            (rejected(Meaning::AlreadyAnswered), true, Heard::No),
-            (rejected(Meaning::AlreadyAnswered), false, Heard::Yes),
-            (limited, true, Heard::No),
-            (Fault::Uncertain { why: "reset".to_owned() }, true, Heard::Unknown),
-            (Fault::Uncertain { why: "reset".to_owned() }, false, Heard::Unknown),
+            (rejected(Meaning::TooLate), true, AcknowledgementReceipt::No),
+            (rejected(Meaning::TooLate), false, AcknowledgementReceipt::No),
+            (rejected(Meaning::NotSent), true, AcknowledgementReceipt::No),
+            (rejected(Meaning::AlreadyAnswered), true, AcknowledgementReceipt::No),
+            (rejected(Meaning::AlreadyAnswered), false, AcknowledgementReceipt::Yes),
+            (limited, true, AcknowledgementReceipt::No),
+            (Fault::Uncertain { why: "reset".to_owned() }, true, AcknowledgementReceipt::Unknown),
+            (Fault::Uncertain { why: "reset".to_owned() }, false, AcknowledgementReceipt::Unknown),
         ] {
             assert_eq!(heard(&fault, is_new), want, "{fault:?} {is_new}");
         }

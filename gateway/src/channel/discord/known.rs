@@ -1,7 +1,7 @@
 //! Cache of facts about Discord: identity of the bot, location of conversations, last activity. Missing facts
 //! are requested from Discord.
 
-use super::reads::Came;
+use super::reads::BackfillOutcome;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::Identity;
@@ -23,7 +23,7 @@ const DENIED_MS: (u64, u64) = (2_000, 60_000);
 
 /// Channel with conversations that the bot may not write to.
 #[derive(Debug)]
-struct Denied {
+struct DeniedChannel {
     /// The first [`DENIED_MIN`] of these conversations; more add no information.
     conversations: BTreeSet<Snowflake>,
     /// Time of the next attempt in any of these conversations, in milliseconds since the Unix epoch.
@@ -33,7 +33,7 @@ struct Denied {
 
 /// Optional feature of messages with a separate Discord permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Sign {
+pub(super) enum OptionalFeature {
     /// Reactions.
     Reaction,
     /// Typing indicator.
@@ -46,24 +46,24 @@ pub(super) enum Sign {
 
 /// Shared cache.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    facts: Mutex<Facts>,
-    /// Notified when `Facts::news` changes.
+pub(super) struct StateCache {
+    facts: Mutex<CacheState>,
+    /// Notified when `CacheState::news` changes.
     told: Notify,
 }
 
 /// Findings about conversations that the event loop has not processed yet.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct CacheEvents {
     /// Deleted conversations.
     pub(super) gone: Vec<Snowflake>,
     /// Results of backfills.
-    pub(super) came: Vec<(Snowflake, Came)>,
+    pub(super) came: Vec<(Snowflake, BackfillOutcome)>,
 }
 
 /// Location of a conversation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Spot {
+pub(super) struct ConversationLocation {
     /// Parent channel of a thread; `None` for a channel.
     pub(super) parent: Option<Snowflake>,
     /// Server, if known.
@@ -72,7 +72,7 @@ pub(super) struct Spot {
 
 /// Scope of a permission change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PermissionScope {
     /// A channel with its threads.
     Channel(Snowflake),
     /// A whole server.
@@ -80,14 +80,14 @@ pub(super) enum Place {
 }
 
 #[derive(Debug, Default)]
-struct Facts {
+struct CacheState {
     me: Option<Snowflake>,
     application: Option<Snowflake>,
     /// Webhooks for messages under agents' names.
     webhooks: BTreeSet<Snowflake>,
     /// Servers of which the bot is a member.
     guilds: BTreeSet<Snowflake>,
-    spots: HashMap<Snowflake, Spot>,
+    spots: HashMap<Snowflake, ConversationLocation>,
     /// Bound conversations marked as inaccessible.
     shut: BTreeSet<Snowflake>,
     /// Members of `shut` that were marked without a request.
@@ -95,20 +95,20 @@ struct Facts {
     /// Last message of each conversation, by any author.
     last: HashMap<Snowflake, Snowflake>,
     /// End of the period without an optional feature in a channel and its threads, after a refusal.
-    refused: HashMap<(Snowflake, Sign), u64>,
+    refused: HashMap<(Snowflake, OptionalFeature), u64>,
     /// Channels that the bot currently may not write to.
-    denied: HashMap<Snowflake, Denied>,
+    denied: HashMap<Snowflake, DeniedChannel>,
     /// Conversations with an archive state checked since the last loss of events.
     looked_at: HashSet<Snowflake>,
-    news: News,
+    news: CacheEvents,
     /// Number of starts and interruptions of the event stream.
     eras: u64,
     /// True if the event stream is connected.
     is_hearing: bool,
 }
 
-impl Known {
-    fn facts(&self) -> MutexGuard<'_, Facts> {
+impl StateCache {
+    fn facts(&self) -> MutexGuard<'_, CacheState> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -181,11 +181,11 @@ impl Known {
             facts.spots.clear();
         }
         let before = facts.spots.get(&id).and_then(|spot| spot.guild);
-        facts.spots.insert(id, Spot { parent, guild: guild.or(before) });
+        facts.spots.insert(id, ConversationLocation { parent, guild: guild.or(before) });
     }
 
     /// Returns the location of a conversation, if known.
-    pub(super) fn spot(&self, id: Snowflake) -> Option<Spot> {
+    pub(super) fn spot(&self, id: Snowflake) -> Option<ConversationLocation> {
         self.facts().spots.get(&id).copied()
     }
 
@@ -261,7 +261,7 @@ impl Known {
             if facts.denied.len() >= PLACES_MAX {
                 facts.denied.clear();
             }
-            let new = || Denied { conversations: BTreeSet::new(), next_ms: 0, pause_ms: DENIED_MS.0 };
+            let new = || DeniedChannel { conversations: BTreeSet::new(), next_ms: 0, pause_ms: DENIED_MS.0 };
             let denied = facts.denied.entry(channel).or_insert_with(new);
             if denied.conversations.len() < DENIED_MIN {
                 denied.conversations.insert(at);
@@ -278,16 +278,16 @@ impl Known {
     }
 
     /// Records the result of a backfill.
-    pub(super) fn came(&self, at: Snowflake, came: Came) {
+    pub(super) fn came(&self, at: Snowflake, came: BackfillOutcome) {
         self.facts().news.came.push((at, came));
         self.told.notify_one();
     }
 
     /// Waits for news and returns the news.
-    pub(super) async fn news(&self) -> News {
+    pub(super) async fn news(&self) -> CacheEvents {
         loop {
             let news = std::mem::take(&mut self.facts().news);
-            if news != News::default() {
+            if news != CacheEvents::default() {
                 return news;
             }
             self.told.notified().await;
@@ -343,14 +343,14 @@ impl Known {
     }
 
     /// True if an optional feature may be attempted in a conversation; `now_ms` is in Unix milliseconds.
-    pub(super) fn may_show(&self, sign: Sign, at: Snowflake, now_ms: u64) -> bool {
+    pub(super) fn may_show(&self, sign: OptionalFeature, at: Snowflake, now_ms: u64) -> bool {
         let channel = self.parent(at).unwrap_or(at);
         self.facts().refused.get(&(channel, sign)).is_none_or(|until| *until <= now_ms)
     }
 
     /// Records that an optional feature was refused for a missing permission. Threads have the permissions of
     /// their channel.
-    pub(super) fn may_not_show(&self, sign: Sign, at: Snowflake, now_ms: u64) {
+    pub(super) fn may_not_show(&self, sign: OptionalFeature, at: Snowflake, now_ms: u64) {
         let channel = self.parent(at).unwrap_or(at);
         let mut facts = self.facts();
         facts.refused.retain(|_, until| *until > now_ms);
@@ -358,18 +358,18 @@ impl Known {
     }
 
     /// Returns the number of channels in which an optional feature is not attempted.
-    pub(super) fn without(&self, sign: Sign, now_ms: u64) -> usize {
+    pub(super) fn without(&self, sign: OptionalFeature, now_ms: u64) -> usize {
         let facts = self.facts();
         facts.refused.iter().filter(|((_, of), until)| *of == sign && **until > now_ms).count()
     }
 
     /// Records a change of permissions: refused actions in this scope may be attempted at once.
-    pub(super) fn rights_changed(&self, at: Place) {
+    pub(super) fn rights_changed(&self, at: PermissionScope) {
         let mut facts = self.facts();
-        let Facts { spots, refused, denied, .. } = &mut *facts;
+        let CacheState { spots, refused, denied, .. } = &mut *facts;
         let is_meant = |channel: Snowflake| match at {
-            Place::Channel(id) => channel == id,
-            Place::Guild(guild) => spots.iter().any(|(id, spot)| {
+            PermissionScope::Channel(id) => channel == id,
+            PermissionScope::Guild(guild) => spots.iter().any(|(id, spot)| {
                 spot.guild == Some(guild) && (*id == channel || spot.parent == Some(channel))
             }),
         };
@@ -429,7 +429,7 @@ mod tests {
             (vec![ready(), hole()], vec![], true),
             (vec![lost(), hole()], vec![], false),
         ] {
-            let known = Known::default();
+            let known = StateCache::default();
             before.iter().for_each(|event| known.hear(event));
             let era = known.era();
             during.iter().for_each(|event| known.hear(event));
@@ -442,13 +442,16 @@ mod tests {
 
     #[test]
     fn a_sign_that_is_not_allowed_is_tried_again_after_a_while() {
-        let known = Known::default();
+        let known = StateCache::default();
         let [channel, thread, other] = [1, 2, 3].map(Snowflake);
         known.is_at(thread, Some(channel), None);
-        known.may_not_show(Sign::Reaction, thread, 1_000);
+        known.may_not_show(OptionalFeature::Reaction, thread, 1_000);
         let shown = |now_ms| {
             [channel, thread, other].map(|at| {
-                (known.may_show(Sign::Reaction, at, now_ms), known.may_show(Sign::Typing, at, now_ms))
+                (
+                    known.may_show(OptionalFeature::Reaction, at, now_ms),
+                    known.may_show(OptionalFeature::Typing, at, now_ms),
+                )
             })
         };
         assert_eq!(shown(1_000), [(false, true), (false, true), (true, true)]);
@@ -459,23 +462,23 @@ mod tests {
     fn where_rights_changed_what_was_refused_may_be_tried() {
         let [guild, channel, thread, other] = [9, 1, 2, 3].map(Snowflake);
         for (at, here, there) in [
-            (Place::Channel(channel), true, false),
-            (Place::Channel(other), false, true),
-            (Place::Guild(guild), true, false),
-            (Place::Guild(Snowflake(8)), false, false),
+            (PermissionScope::Channel(channel), true, false),
+            (PermissionScope::Channel(other), false, true),
+            (PermissionScope::Guild(guild), true, false),
+            (PermissionScope::Guild(Snowflake(8)), false, false),
         ] {
-            let known = Known::default();
+            let known = StateCache::default();
             known.is_at(thread, Some(channel), Some(guild));
-            [thread, other].into_iter().for_each(|at| known.may_not_show(Sign::Files, at, 1_000));
+            [thread, other].into_iter().for_each(|at| known.may_not_show(OptionalFeature::Files, at, 1_000));
             known.rights_changed(at);
-            let may = [thread, other].map(|at| known.may_show(Sign::Files, at, 1_000));
+            let may = [thread, other].map(|at| known.may_show(OptionalFeature::Files, at, 1_000));
             assert_eq!(may, [here, there], "{at:?}");
         }
     }
 
     #[test]
     fn in_a_channel_that_is_denied_one_tries_for_all() {
-        let known = Known::default();
+        let known = StateCache::default();
         let threads = [11, 12, 13, 14].map(Snowflake);
         threads.iter().for_each(|thread| known.is_at(*thread, Some(Snowflake(1)), None));
         let tries = |now_ms| threads.iter().filter(|thread| known.may_try(**thread, now_ms)).count();
@@ -493,7 +496,7 @@ mod tests {
     /// The data on denied conversations is bounded and removed with the conversations.
     #[test]
     fn what_is_denied_is_bounded_and_goes_with_its_conversation() {
-        let known = Known::default();
+        let known = StateCache::default();
         let channel = Snowflake(1);
         let threads: Vec<Snowflake> = (10..60).map(Snowflake).collect();
         for thread in &threads {
@@ -501,7 +504,7 @@ mod tests {
             known.tried(*thread, true);
         }
         let kept =
-            |known: &Known| known.facts().denied.get(&channel).map(|denied| denied.conversations.len());
+            |known: &StateCache| known.facts().denied.get(&channel).map(|denied| denied.conversations.len());
         assert_eq!(kept(&known), Some(DENIED_MIN));
         threads.iter().for_each(|thread| known.forget(*thread));
         assert_eq!((kept(&known), known.spot(threads[0])), (None, None));
@@ -513,7 +516,7 @@ mod tests {
 
     #[test]
     fn the_servers_of_a_bot_are_those_that_its_shards_named_last() {
-        let known = Known::default();
+        let known = StateCache::default();
         let [even, odd, more] = [2_u64 << 22, 3 << 22, 4 << 22].map(Snowflake);
         known.is_in(&[even], (0, 2));
         known.is_in(&[odd], (1, 2));
@@ -526,7 +529,7 @@ mod tests {
 
     #[test]
     fn the_last_word_only_goes_forward() {
-        let known = Known::default();
+        let known = StateCache::default();
         assert_eq!(known.last_ms(Snowflake(1)), None);
         let (early, late) = (Snowflake::from_ms(1_500_000_000_000), Snowflake::from_ms(1_600_000_000_000));
         known.spoke(Snowflake(1), late);
@@ -536,12 +539,12 @@ mod tests {
 
     #[test]
     fn where_something_is_stays_known() {
-        let known = Known::default();
+        let known = StateCache::default();
         let some = |id| Some(Snowflake(id));
         known.is_at(Snowflake(1), some(9), some(7));
         known.is_at(Snowflake(1), some(9), None);
         known.is_at(Snowflake(2), None, None);
-        let spot = |parent, guild| Some(Spot { parent, guild });
+        let spot = |parent, guild| Some(ConversationLocation { parent, guild });
         let seen = [1, 2, 3].map(|id| known.spot(Snowflake(id)));
         assert_eq!(seen, [spot(some(9), some(7)), spot(None, None), None]);
         let told = [(1, true), (1, true), (1, false), (1, false)]

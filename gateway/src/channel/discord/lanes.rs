@@ -6,15 +6,17 @@
 //! message without an event is found together with the next message, or with the next websocket session.
 
 use super::Inner;
-use super::again::{Attempt as _, again};
-use super::backfill::{Behind, LOOK, MISSED, remember};
+use super::again::{Retryable as _, again};
+use super::backfill::{LOOK, MISSED, UnverifiedMessages, remember};
 use super::interactions::shown;
-use super::known::Spot;
-use super::lately::Lately;
-use super::looks::Shelf;
-use super::mailbox::{Mailbox, Next, Put};
-use super::owed::{Look, Looked, Owed};
-use crate::channel::{Attachment, AttachmentContent, ConversationRef, Inbound, Inbox, Offered, Placed};
+use super::known::ConversationLocation;
+use super::lately::RecentEvents;
+use super::looks::ArchiveState;
+use super::mailbox::{ConversationQueue, EnqueueOutcome, QueueItem};
+use super::owed::{CheckKind, CheckOutcome, PendingChecks};
+use crate::channel::{
+    Attachment, AttachmentContent, BindingLookup, ConversationRef, Inbound, InboundPort, IntakeOutcome,
+};
 use crate::core::command;
 use acp_discord::core::event::{Attachment as File, Edit, Message};
 use acp_discord::core::ids::Snowflake;
@@ -36,23 +38,23 @@ pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Dura
 const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
 
 /// Job for one conversation.
-pub(super) enum Job {
+pub(super) enum ConversationJob {
     /// New message.
     Message(Box<Message>),
     /// Job for a conversation that may be unbound: the worker first determines whether a binding exists, or
     /// the configuration binds the parent channel. Holds a permit of the limit for such jobs.
-    Unsure(Box<Job>, OwnedSemaphorePermit),
+    Unsure(Box<ConversationJob>, OwnedSemaphorePermit),
     /// Edited message.
     Edited(Edit),
     /// Deleted message.
     Deleted(Snowflake),
     /// Archive state of the thread.
-    Thread(Shelf),
+    Thread(ArchiveState),
     /// End of the conversation, with the reason.
     Gone(String),
 }
 
-impl Job {
+impl ConversationJob {
     /// Returns the message from which a backfill restores this job. `None` for changes, which Discord reports
     /// once, and for commands, which a backfill does not read in unbound conversations.
     fn is_read_from(&self) -> Option<Snowflake> {
@@ -65,22 +67,27 @@ impl Job {
 }
 
 /// Conversation workers of one account.
-pub(super) struct Lanes {
+pub(super) struct ConversationWorkers {
     inner: Arc<Inner>,
-    inbox: Arc<dyn Inbox>,
-    lanes: HashMap<Snowflake, Arc<Mailbox<Job>>>,
+    inbox: Arc<dyn InboundPort>,
+    lanes: HashMap<Snowflake, Arc<ConversationQueue<ConversationJob>>>,
 }
 
-impl Lanes {
-    pub(super) fn new(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) -> Self {
+impl ConversationWorkers {
+    pub(super) fn new(inner: Arc<Inner>, inbox: Arc<dyn InboundPort>) -> Self {
         Self { inner, inbox, lanes: HashMap::new() }
     }
 
     /// Adds a job to the queue of a conversation. Never waits.
-    pub(super) fn put(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake, job: Job) {
+    pub(super) fn put(
+        &mut self,
+        tasks: &mut tokio::task::JoinSet<()>,
+        channel: Snowflake,
+        job: ConversationJob,
+    ) {
         let mut job = job;
         let from = job.is_read_from();
-        while let Put::Closed(back) = self.open(tasks, channel).put(job, from) {
+        while let EnqueueOutcome::Closed(back) = self.open(tasks, channel).put(job, from) {
             job = back;
         }
     }
@@ -102,22 +109,26 @@ impl Lanes {
     }
 
     /// Returns the queue of a conversation. Starts a worker if none is running.
-    fn open(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) -> &Mailbox<Job> {
+    fn open(
+        &mut self,
+        tasks: &mut tokio::task::JoinSet<()>,
+        channel: Snowflake,
+    ) -> &ConversationQueue<ConversationJob> {
         if self.lanes.get(&channel).is_none_or(|lane| lane.is_closed()) {
             self.lanes.retain(|_, lane| !lane.is_closed());
         }
         let (inner, inbox) = (&self.inner, &self.inbox);
         self.lanes.entry(channel).or_insert_with(|| {
-            let mailbox = Arc::new(Mailbox::new(WAITING_MAX));
-            let lane = Lane {
+            let mailbox = Arc::new(ConversationQueue::new(WAITING_MAX));
+            let lane = ConversationWorker {
                 inner: Arc::clone(inner),
                 inbox: Arc::clone(inbox),
                 channel,
                 mailbox: Arc::clone(&mailbox),
-                behind: Behind::default(),
-                owed: Owed::default(),
+                behind: UnverifiedMessages::default(),
+                owed: PendingChecks::default(),
                 left: None,
-                lately: Lately::default(),
+                lately: RecentEvents::default(),
                 turned_away: BTreeSet::new(),
                 missed: None,
             };
@@ -128,20 +139,20 @@ impl Lanes {
 }
 
 /// Worker of one conversation.
-pub(super) struct Lane {
+pub(super) struct ConversationWorker {
     pub(super) inner: Arc<Inner>,
-    pub(super) inbox: Arc<dyn Inbox>,
+    pub(super) inbox: Arc<dyn InboundPort>,
     pub(super) channel: Snowflake,
-    pub(super) mailbox: Arc<Mailbox<Job>>,
+    pub(super) mailbox: Arc<ConversationQueue<ConversationJob>>,
     /// Messages passed in from events that no history read has covered yet.
-    pub(super) behind: Behind,
+    pub(super) behind: UnverifiedMessages,
     /// Pending checks.
-    pub(super) owed: Owed,
+    pub(super) owed: PendingChecks,
     /// Messages whose turn has not begun and that still have to be compared with their current text; `None`:
     /// all.
     pub(super) left: Option<BTreeSet<Snowflake>>,
     /// Ids of messages with an event during the last 10 s.
-    pub(super) lately: Lately,
+    pub(super) lately: RecentEvents,
     /// Messages of people not on the allow-list: checked once during the life of the worker, even if received
     /// again.
     turned_away: BTreeSet<Snowflake>,
@@ -151,61 +162,61 @@ pub(super) struct Lane {
 
 /// Action of a worker without jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+enum IdleAction {
     /// Run a check.
-    Look(Look),
+    Look(CheckKind),
     /// Read the history, to find messages without events.
     Read,
     /// End the worker.
     End,
 }
 
-impl Drop for Lane {
+impl Drop for ConversationWorker {
     fn drop(&mut self) {
         // The next job starts another worker.
         self.mailbox.abandon();
     }
 }
 
-impl Lane {
+impl ConversationWorker {
     async fn run(mut self) {
         let mailbox = Arc::clone(&self.mailbox);
         loop {
             let (at, due) = self.due(Instant::now());
             match (tokio::time::timeout_at(at, mailbox.next()).await, due) {
-                (Ok(Next::Job(job)), _) => self.work(job).await,
-                (Ok(Next::Read(from)), _) => self.catch_up(from).await,
+                (Ok(QueueItem::Job(job)), _) => self.work(job).await,
+                (Ok(QueueItem::Read(from)), _) => self.catch_up(from).await,
                 // New jobs interrupt checks and history reads.
-                (Err(_), Due::Look(look)) => self.look(look).await,
-                (Err(_), Due::Read) => self.read_on(LOOK, mailbox.arrives()).await,
+                (Err(_), IdleAction::Look(look)) => self.look(look).await,
+                (Err(_), IdleAction::Read) => self.read_on(LOOK, mailbox.arrives()).await,
                 // The bot has no access, and only this worker knows the start of the backfill.
-                (Err(_), Due::End) if self.missed.is_some() => self.catch_up(None).await,
-                (Err(_), Due::End) if mailbox.close() => return,
-                (Err(_), Due::End) => {}
+                (Err(_), IdleAction::End) if self.missed.is_some() => self.catch_up(None).await,
+                (Err(_), IdleAction::End) if mailbox.close() => return,
+                (Err(_), IdleAction::End) => {}
             }
         }
     }
 
     /// Returns the next action if no job arrives, and the time for it.
-    fn due(&self, now: Instant) -> (Instant, Due) {
-        let look = self.owed.next().map(|(at, look)| (at, Due::Look(look)));
-        let read = self.behind.due().map(|at| (at, Due::Read));
-        let end = (now + IDLE, Due::End);
+    fn due(&self, now: Instant) -> (Instant, IdleAction) {
+        let look = self.owed.next().map(|(at, look)| (at, IdleAction::Look(look)));
+        let read = self.behind.due().map(|at| (at, IdleAction::Read));
+        let end = (now + IDLE, IdleAction::End);
         [look, read].into_iter().flatten().min().map_or(end, |due| due.min(end))
     }
 
     /// Runs one pending check; interrupted by new jobs.
-    async fn look(&mut self, look: Look) {
+    async fn look(&mut self, look: CheckKind) {
         let mailbox = Arc::clone(&self.mailbox);
         let looked = match look {
-            Look::Waiting => self.look_at_waiting(mailbox.arrives()).await,
-            Look::Thread => self.look_at_thread(mailbox.arrives()).await,
+            CheckKind::Waiting => self.look_at_waiting(mailbox.arrives()).await,
+            CheckKind::Thread => self.look_at_thread(mailbox.arrives()).await,
         };
         match looked {
-            Ok(Looked::Done) => self.owed.done(look),
-            Ok(Looked::Partly) => self.owed.failed(look, Instant::now()),
+            Ok(CheckOutcome::Done) => self.owed.done(look),
+            Ok(CheckOutcome::Partly) => self.owed.failed(look, Instant::now()),
             // The check runs again after the new jobs.
-            Ok(Looked::Interrupted) => {}
+            Ok(CheckOutcome::Interrupted) => {}
             Err(fault) => {
                 let is_for_good =
                     self.refused(&fault).await.is_some() || Err(fault.clone()).later().is_none();
@@ -219,9 +230,9 @@ impl Lane {
         }
     }
 
-    async fn work(&mut self, job: Job) {
+    async fn work(&mut self, job: ConversationJob) {
         let job = match job {
-            Job::Unsure(job, place) => {
+            ConversationJob::Unsure(job, place) => {
                 let is_ours = self.turns_out_ours().await;
                 drop(place);
                 if !is_ours {
@@ -232,8 +243,8 @@ impl Lane {
             job => job,
         };
         match job {
-            Job::Unsure(..) => {}
-            Job::Message(message) => {
+            ConversationJob::Unsure(..) => {}
+            ConversationJob::Message(message) => {
                 // A new message unarchives the thread.
                 self.inner.rest.put_away(self.channel, false);
                 if self.bring(&message).await {
@@ -244,11 +255,11 @@ impl Lane {
                     self.read_on(MISSED, std::future::pending()).await;
                 }
             }
-            Job::Edited(edit) => self.edited(edit).await,
-            Job::Deleted(id) => self.deleted(id).await,
-            Job::Thread(shelf) => self.thread(&shelf).await,
-            Job::Gone(why) => {
-                self.owed = Owed::default();
+            ConversationJob::Edited(edit) => self.edited(edit).await,
+            ConversationJob::Deleted(id) => self.deleted(id).await,
+            ConversationJob::Thread(shelf) => self.thread(&shelf).await,
+            ConversationJob::Gone(why) => {
+                self.owed = PendingChecks::default();
                 self.gone(why).await;
             }
         }
@@ -260,9 +271,9 @@ impl Lane {
         let mut pause = PAUSE.0;
         loop {
             match self.inbox.place(self.inner.at(self.channel, None)).await {
-                Placed::At(_) => return true,
-                Placed::Nowhere => return self.inner.turns_out_configured(self.channel).await,
-                Placed::Unknown => tokio::time::sleep(pause).await,
+                BindingLookup::At(_) => return true,
+                BindingLookup::Nowhere => return self.inner.turns_out_configured(self.channel).await,
+                BindingLookup::Unknown => tokio::time::sleep(pause).await,
             }
             pause = (pause * 2).min(PAUSE.1);
         }
@@ -317,7 +328,7 @@ impl Lane {
             return true;
         }
         let offer = || self.inbox.offer(inbound.clone());
-        if let Offered::Refused { why } = again("a message", self.channel, offer).await {
+        if let IntakeOutcome::Refused { why } = again("a message", self.channel, offer).await {
             tracing::info!(why, message = %message.id, "a message was refused");
         }
         true
@@ -429,10 +440,10 @@ impl Inner {
         }
     }
 
-    pub(super) async fn look_up(&self, channel: Snowflake) -> Result<Spot, Fault> {
+    pub(super) async fn look_up(&self, channel: Snowflake) -> Result<ConversationLocation, Fault> {
         let found = self.rest.channel(channel).await?;
         let parent = found.parent_id.filter(|_| found.is_thread());
         self.known.is_at(channel, parent, found.guild_id);
-        Ok(Spot { parent, guild: found.guild_id })
+        Ok(ConversationLocation { parent, guild: found.guild_id })
     }
 }

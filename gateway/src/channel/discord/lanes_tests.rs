@@ -23,8 +23,8 @@ fn edited(who: Option<Snowflake>, channel: u64, id: u64, text: &str) -> Event {
     })
 }
 
-fn waits(id: u64, text: &str) -> Waiting {
-    Waiting { message_id: id.to_string(), text: Some(text.to_owned()) }
+fn waits(id: u64, text: &str) -> QueuedMessage {
+    QueuedMessage { message_id: id.to_string(), text: Some(text.to_owned()) }
 }
 
 fn gap() -> Event {
@@ -34,12 +34,12 @@ fn gap() -> Event {
 /// Replaces the allow-list.
 fn admits(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
     let before = inner.settings();
-    let people = People {
+    let people = Principals {
         users: users.iter().copied().collect(),
         roles: roles.iter().copied().map(Snowflake).collect(),
     };
-    let door = Door { allowed: people, ..Door::default() };
-    inner.settings.send_replace(Arc::new(Settings { door, ..Settings::clone(&before) }));
+    let door = AccessRules { allowed: people, ..AccessRules::default() };
+    inner.settings.send_replace(Arc::new(AccountSettings { door, ..AccountSettings::clone(&before) }));
 }
 
 impl Plane {

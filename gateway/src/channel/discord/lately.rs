@@ -15,9 +15,9 @@ const TOLD_MAX: usize = 1_000;
 
 /// Ids of messages in the order of their last events, with the time of each event.
 #[derive(Debug, Default)]
-pub(super) struct Lately(VecDeque<(Instant, Snowflake)>);
+pub(super) struct RecentEvents(VecDeque<(Instant, Snowflake)>);
 
-impl Lately {
+impl RecentEvents {
     /// Records an event of a message.
     pub(super) fn told(&mut self, id: Snowflake, now: Instant) {
         while self.0.len() >= TOLD_MAX || self.0.front().is_some_and(|(at, _)| *at + OLDER_MAX <= now) {
@@ -47,7 +47,7 @@ mod tests {
     fn what_was_told_is_remembered_for_a_while_and_up_to_a_bound() {
         let begun = Instant::now();
         let at = |ms: u64| begun + Duration::from_millis(ms);
-        let mut lately = Lately::default();
+        let mut lately = RecentEvents::default();
         let [one, two] = [Snowflake(1), Snowflake(2)];
         lately.told(one, at(0));
         lately.told(two, at(3_000));

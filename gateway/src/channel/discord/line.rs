@@ -14,7 +14,7 @@ const EVENTS_MAX: usize = 4_096;
 const LAST: Duration = Duration::from_secs(2);
 
 /// Connection; closed on drop.
-pub(super) struct Line {
+pub(super) struct EventConnection {
     events: Events,
     /// True if more events may arrive.
     is_open: bool,
@@ -22,7 +22,7 @@ pub(super) struct Line {
     end: Option<DropGuard>,
 }
 
-impl Line {
+impl EventConnection {
     /// Opens a connection with the live settings.
     pub(super) fn open(inner: &Inner) -> Self {
         let now = inner.settings();
@@ -63,7 +63,7 @@ impl Line {
         !self.is_open || self.token != *token
     }
 
-    /// Closes the connection. Events received before are still available through [`Line::last`].
+    /// Closes the connection. Events received before are still available through [`EventConnection::last`].
     pub(super) fn end(&mut self) {
         self.end = None;
     }
@@ -75,7 +75,7 @@ impl Line {
 }
 
 #[cfg(test)]
-impl Line {
+impl EventConnection {
     /// Creates a connection with this token and these events.
     pub(super) fn of(token: Secret, events: Events) -> Self {
         Self { events, is_open: true, token, end: None }

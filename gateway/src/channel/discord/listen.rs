@@ -3,16 +3,16 @@
 //! bindings ([`super::rounds`]).
 
 use super::Inner;
-use super::bound::Bound;
+use super::bound::BindingCache;
 use super::known;
-use super::known::News;
-use super::lanes::{Job, Lanes};
-use super::line::Line;
-use super::looks::Shelf;
-use super::reads::{Reads, Scope};
+use super::known::CacheEvents;
+use super::lanes::{ConversationJob, ConversationWorkers};
+use super::line::EventConnection;
+use super::looks::ArchiveState;
+use super::reads::{BackfillSchedule, BackfillScope};
 use super::registration;
-use super::rounds::{Ended, Listing};
-use crate::channel::Inbox;
+use super::rounds::{BindingSnapshot, RemovedScope};
+use crate::channel::InboundPort;
 use crate::store::now_ms;
 use acp_discord::core::event::{Click, Command, Event, Message, Ready};
 use acp_discord::core::ids::Snowflake;
@@ -32,34 +32,34 @@ const UNSURE_MAX: usize = 4_096;
 const LOOK: Duration = Duration::from_secs(20);
 
 /// Runs the event loop until dropped.
-pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) {
-    let line = Line::open(&inner);
-    Ear::new(inner, inbox).hear(line).await;
+pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn InboundPort>) {
+    let line = EventConnection::open(&inner);
+    EventLoop::new(inner, inbox).hear(line).await;
 }
 
 /// Interaction of a person who waits for a response.
-enum Asked {
+enum InteractionRequest {
     Command(Box<Command>),
     Click(Box<Click>),
     Suggestions(Box<Command>),
 }
 
 /// State of the event loop.
-pub(super) struct Ear {
+pub(super) struct EventLoop {
     pub(super) inner: Arc<Inner>,
-    pub(super) inbox: Arc<dyn Inbox>,
-    pub(super) lanes: Lanes,
+    pub(super) inbox: Arc<dyn InboundPort>,
+    pub(super) lanes: ConversationWorkers,
     pub(super) tasks: JoinSet<()>,
     places: Arc<Semaphore>,
     /// Cache of bindings, and the binding counter.
-    pub(super) bound: Bound,
+    pub(super) bound: BindingCache,
     pub(super) changes: watch::Receiver<u64>,
     /// Task for reading the bindings; at most one.
-    pub(super) listings: JoinSet<Listing>,
+    pub(super) listings: JoinSet<BindingSnapshot>,
     /// Deleted channels and servers, processed after the next read of the bindings.
-    pub(super) ended: Vec<Ended>,
+    pub(super) ended: Vec<RemovedScope>,
     /// Schedule of backfills.
-    pub(super) reads: Reads,
+    pub(super) reads: BackfillSchedule,
     pub(super) started: Instant,
     unsure: Arc<Semaphore>,
     /// Servers that are currently unavailable.
@@ -68,19 +68,19 @@ pub(super) struct Ear {
     pub(super) looked: Snowflake,
 }
 
-impl Ear {
-    fn new(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) -> Self {
+impl EventLoop {
+    fn new(inner: Arc<Inner>, inbox: Arc<dyn InboundPort>) -> Self {
         Self {
-            lanes: Lanes::new(Arc::clone(&inner), Arc::clone(&inbox)),
+            lanes: ConversationWorkers::new(Arc::clone(&inner), Arc::clone(&inbox)),
             changes: inbox.bindings_changed(),
             inner,
             inbox,
             tasks: JoinSet::new(),
             places: Arc::new(Semaphore::new(INTERACTIONS_MAX)),
-            bound: Bound::default(),
+            bound: BindingCache::default(),
             listings: JoinSet::new(),
             ended: Vec::new(),
-            reads: Reads::default(),
+            reads: BackfillSchedule::default(),
             started: Instant::now(),
             unsure: Arc::new(Semaphore::new(UNSURE_MAX)),
             gone: BTreeSet::new(),
@@ -88,7 +88,7 @@ impl Ear {
         }
     }
 
-    async fn hear(mut self, mut line: Line) {
+    async fn hear(mut self, mut line: EventConnection) {
         let inner = Arc::clone(&self.inner);
         let mut renewed = self.inner.settings.subscribe();
         // The settings may have changed since the connection was opened.
@@ -122,7 +122,7 @@ impl Ear {
     /// Applies a configuration reload. A changed token requires a new connection, and a permanent failure is
     /// retried, since the cause may have been fixed (D7). Events of the old connection are processed first:
     /// Discord does not repeat clicks, commands and edits.
-    async fn renew(&mut self, line: &mut Line) {
+    async fn renew(&mut self, line: &mut EventConnection) {
         let inner = Arc::clone(&self.inner);
         if line.is_no_use_with(&inner.settings().token) || inner.pulse.has_failed() {
             line.end();
@@ -133,14 +133,14 @@ impl Ear {
             inner.pulse.begins();
             inner.known.hears(Some(false));
             inner.registered.begin_anew();
-            *line = Line::open(&inner);
+            *line = EventConnection::open(&inner);
         } else {
             inner.registered.look();
         }
     }
 
     /// Processes deletions found by requests, and results of backfills.
-    fn heed(&mut self, news: News) {
+    fn heed(&mut self, news: CacheEvents) {
         for channel in news.gone {
             self.gone(channel, "Discord does not know it any more");
         }
@@ -155,18 +155,18 @@ impl Ear {
             Event::Ready(ready) => self.ready(ready),
             Event::Gap { why, lost } => {
                 tracing::warn!(?why, lost, "events of Discord were missed");
-                self.want(Scope::All);
+                self.want(BackfillScope::All);
             }
             Event::Message(message) => self.message(message),
             Event::MessageEdited(edit) => {
-                self.changed(edit.channel, Job::Edited(edit));
+                self.changed(edit.channel, ConversationJob::Edited(edit));
             }
             Event::MessagesDeleted { channel, ids } => {
-                ids.into_iter().for_each(|id| self.changed(channel, Job::Deleted(id)));
+                ids.into_iter().for_each(|id| self.changed(channel, ConversationJob::Deleted(id)));
             }
-            Event::Command(command) => self.apart(Asked::Command(command)),
-            Event::Click(click) => self.apart(Asked::Click(click)),
-            Event::Autocomplete(command) => self.apart(Asked::Suggestions(command)),
+            Event::Command(command) => self.apart(InteractionRequest::Command(command)),
+            Event::Click(click) => self.apart(InteractionRequest::Click(click)),
+            Event::Autocomplete(command) => self.apart(InteractionRequest::Suggestions(command)),
             Event::ThreadCreated(thread) => self.inner.known.is_at(thread.id, thread.parent, thread.guild),
             Event::ThreadChanged(thread) => {
                 self.inner.known.is_at(thread.id, thread.parent, thread.guild);
@@ -174,11 +174,11 @@ impl Ear {
                     if self.inner.known.was_shut(thread.id) {
                         self.lanes.read(&mut self.tasks, thread.id);
                     }
-                    self.put(thread.id, Job::Thread(Shelf::from(&thread)));
+                    self.put(thread.id, ConversationJob::Thread(ArchiveState::from(&thread)));
                 }
             }
             Event::ThreadDeleted { id, .. } => self.gone(id, "the thread was deleted"),
-            Event::ChannelDeleted(id) => self.end(Ended::Channel(id)),
+            Event::ChannelDeleted(id) => self.end(RemovedScope::Channel(id)),
             Event::Disconnected { why } => tracing::warn!(why, "the connection to Discord was lost"),
             Event::Alarm(text) => tracing::error!("Discord: {text}"),
             Event::Unknown { kind } => tracing::info!(kind, "an event of Discord that nobody here knows"),
@@ -187,8 +187,8 @@ impl Ear {
             }
             // Discord reports the loss and return of access to threads in no other way.
             Event::ChannelChanged(id) => {
-                self.inner.known.rights_changed(known::Place::Channel(id));
-                self.want(Scope::Channel(id));
+                self.inner.known.rights_changed(known::PermissionScope::Channel(id));
+                self.want(BackfillScope::Channel(id));
             }
             Event::GuildGone { id, outage } => {
                 tracing::warn!(guild = %id, outage, "a server of Discord is out of reach");
@@ -196,7 +196,7 @@ impl Ear {
                 // An outage does not end bindings (D3).
                 if !outage {
                     self.inner.known.joined(id, false);
-                    self.end(Ended::Guild(id));
+                    self.end(RemovedScope::Guild(id));
                 }
             }
             // Each server is reported once after a start, when everything is read anyway.
@@ -204,29 +204,29 @@ impl Ear {
                 self.inner.known.joined(id, true);
                 self.inner.registered.look();
                 if self.gone.remove(&id) {
-                    self.want(Scope::Guild(id));
+                    self.want(BackfillScope::Guild(id));
                 }
             }
             Event::RightsChanged(id) => {
-                self.inner.known.rights_changed(known::Place::Guild(id));
-                self.want(Scope::Guild(id));
+                self.inner.known.rights_changed(known::PermissionScope::Guild(id));
+                self.want(BackfillScope::Guild(id));
             }
             Event::Resumed | Event::ModalSubmit(_) => {}
         }
     }
 
-    pub(super) fn put(&mut self, channel: Snowflake, job: Job) {
+    pub(super) fn put(&mut self, channel: Snowflake, job: ConversationJob) {
         self.lanes.put(&mut self.tasks, channel, job);
     }
 
     /// Queues an edit or deletion. If too many unclassified changes wait, a backfill is queued instead,
     /// followed by a comparison of all messages whose turn has not begun.
-    fn changed(&mut self, channel: Snowflake, job: Job) {
+    fn changed(&mut self, channel: Snowflake, job: ConversationJob) {
         match self.is_bound(channel) {
             Some(true) => self.put(channel, job),
             Some(false) => {}
             None => match Arc::clone(&self.unsure).try_acquire_owned() {
-                Ok(place) => self.put(channel, Job::Unsure(Box::new(job), place)),
+                Ok(place) => self.put(channel, ConversationJob::Unsure(Box::new(job), place)),
                 Err(_) => self.lanes.read(&mut self.tasks, channel),
             },
         }
@@ -234,7 +234,7 @@ impl Ear {
 
     fn gone(&mut self, channel: Snowflake, why: &str) {
         if self.is_bound(channel) != Some(false) {
-            self.put(channel, Job::Gone(why.to_owned()));
+            self.put(channel, ConversationJob::Gone(why.to_owned()));
         }
     }
 
@@ -249,7 +249,7 @@ impl Ear {
         self.inner.known.is_in(&ready.guilds, ready.shard);
         self.inner.registered.look();
         // All bound conversations are read from the mark on; new messages wait meanwhile (H8).
-        self.want(Scope::All);
+        self.want(BackfillScope::All);
     }
 
     /// Handles a message. Messages in unbound conversations are ignored, except for commands.
@@ -276,10 +276,13 @@ impl Ear {
         }
         let is_command = crate::core::command::parse(&message.text).is_some();
         if is_command || bound == Some(true) {
-            self.put(channel, Job::Message(message));
+            self.put(channel, ConversationJob::Message(message));
         } else if bound.is_none() || self.inner.is_configured(channel).is_none() {
             match Arc::clone(&self.unsure).try_acquire_owned() {
-                Ok(place) => self.put(channel, Job::Unsure(Box::new(Job::Message(message)), place)),
+                Ok(place) => self.put(
+                    channel,
+                    ConversationJob::Unsure(Box::new(ConversationJob::Message(message)), place),
+                ),
                 Err(_) => {
                     tracing::warn!(thread_id = %channel, "too much waits to be told apart: what is ours is read later");
                     self.lanes.miss(&mut self.tasks, channel, message.id);
@@ -289,7 +292,7 @@ impl Ear {
     }
 
     /// Handles an interaction in a task of its own, if the limit permits.
-    fn apart(&mut self, asked: Asked) {
+    fn apart(&mut self, asked: InteractionRequest) {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             tracing::warn!("too many clicks and commands at once: one is left to Discord's own words");
             return;
@@ -297,9 +300,11 @@ impl Ear {
         let (inner, inbox) = (Arc::clone(&self.inner), Arc::clone(&self.inbox));
         self.tasks.spawn(async move {
             match asked {
-                Asked::Command(command) => inner.command(inbox.as_ref(), *command).await,
-                Asked::Click(click) => inner.click(inbox.as_ref(), *click).await,
-                Asked::Suggestions(command) => inner.autocomplete(inbox.as_ref(), *command).await,
+                InteractionRequest::Command(command) => inner.command(inbox.as_ref(), *command).await,
+                InteractionRequest::Click(click) => inner.click(inbox.as_ref(), *click).await,
+                InteractionRequest::Suggestions(command) => {
+                    inner.autocomplete(inbox.as_ref(), *command).await
+                }
             }
             drop(place);
         });

@@ -5,9 +5,9 @@
 
 use super::Inner;
 use super::known::by_person;
-use super::lanes::Lane;
-use super::owed::{Look, Looked};
-use crate::channel::Change;
+use super::lanes::ConversationWorker;
+use super::owed::{CheckKind, CheckOutcome};
+use crate::channel::ConversationEvent;
 use crate::store::now_ms;
 use acp_discord::core::event;
 use acp_discord::core::ids::Snowflake;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 /// Archive state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shelf {
+pub(super) struct ArchiveState {
     /// True if archived.
     is_archived: bool,
     /// Inactivity after which Discord archives the thread, in minutes.
@@ -28,7 +28,7 @@ pub(super) struct Shelf {
     last: Option<Snowflake>,
 }
 
-impl From<&event::Thread> for Shelf {
+impl From<&event::Thread> for ArchiveState {
     fn from(thread: &event::Thread) -> Self {
         Self {
             is_archived: thread.archived,
@@ -39,7 +39,7 @@ impl From<&event::Thread> for Shelf {
     }
 }
 
-impl Shelf {
+impl ArchiveState {
     /// Returns the archive state; `None` if the channel is not a thread.
     fn of(channel: &model::Channel) -> Option<Self> {
         let state = channel.thread_metadata.as_ref()?;
@@ -87,32 +87,35 @@ impl Inner {
         Ok(())
     }
 
-    async fn look(&self, at: Snowflake) -> Result<Option<Shelf>, Fault> {
+    async fn look(&self, at: Snowflake) -> Result<Option<ArchiveState>, Fault> {
         let channel = self.rest.channel(at).await?;
         self.known.is_at(at, channel.parent_id.filter(|_| channel.is_thread()), channel.guild_id);
-        Ok(Shelf::of(&channel))
+        Ok(ArchiveState::of(&channel))
     }
 
-    fn is_put_away(&self, at: Snowflake, shelf: &Shelf) -> bool {
+    fn is_put_away(&self, at: Snowflake, shelf: &ArchiveState) -> bool {
         let last = shelf.last.map(Snowflake::made_at_ms).max(self.known.last_ms(at));
         // Unknown: Discord archives far more often than people do, and the next answer unarchives the thread.
         last.is_some_and(|last_ms| shelf.is_put_away(last_ms, now_ms()))
     }
 }
 
-impl Lane {
+impl ConversationWorker {
     /// Checks the archive state of the thread, since a change without an event is possible. Stops if
     /// `something` completes: events need not wait, because each message to the thread is preceded by a check
     /// of its own (`look_first`).
     ///
     /// # Errors
     /// [`Fault`] if the check failed.
-    pub(super) async fn look_at_thread(&self, something: impl Future<Output = ()>) -> Result<Looked, Fault> {
+    pub(super) async fn look_at_thread(
+        &self,
+        something: impl Future<Output = ()>,
+    ) -> Result<CheckOutcome, Fault> {
         let era = self.inner.known.era();
         let looked = tokio::select! {
             biased;
             looked = self.inner.look(self.channel) => looked,
-            () = something => return Ok(Looked::Interrupted),
+            () = something => return Ok(CheckOutcome::Interrupted),
         };
         match looked {
             Ok(Some(shelf)) => self.shelved(&shelf).await,
@@ -124,22 +127,22 @@ impl Lane {
             }
         }
         self.inner.known.looked(self.channel, era);
-        Ok(Looked::Done)
+        Ok(CheckOutcome::Done)
     }
 
     /// Handles an event about the archive state of the thread.
-    pub(super) async fn thread(&mut self, shelf: &Shelf) {
+    pub(super) async fn thread(&mut self, shelf: &ArchiveState) {
         if shelf.is_archived && self.inner.known.last_ms(self.channel).is_none() {
             // The time of the last activity is unknown, and only a check can tell who archived the thread.
             // Until then no message is sent.
             self.inner.known.is_lost_sight_of(self.channel);
-            return self.owed.want(Look::Thread, Instant::now());
+            return self.owed.want(CheckKind::Thread, Instant::now());
         }
         // A pending check remains: this event may be older than the reason for the check.
         self.shelved(shelf).await;
     }
 
-    async fn shelved(&self, shelf: &Shelf) {
+    async fn shelved(&self, shelf: &ArchiveState) {
         let at = self.channel;
         let by_person = self.inner.is_put_away(at, shelf);
         if let (false, Some(taken_out_ms)) = (shelf.is_archived, shelf.changed_ms) {
@@ -147,7 +150,11 @@ impl Lane {
             self.inner.known.spoke(at, Snowflake::from_ms(taken_out_ms));
         }
         self.inner.rest.put_away(at, by_person);
-        let change = if shelf.is_archived { Change::Archived { by_person } } else { Change::Unarchived };
+        let change = if shelf.is_archived {
+            ConversationEvent::Archived { by_person }
+        } else {
+            ConversationEvent::Unarchived
+        };
         let changed = self.changed(change).await;
         tracing::debug!(thread_id = %at, ?shelf, ?changed, "a thread is put away or taken out");
     }
@@ -203,12 +210,12 @@ mod tests {
             (HOUR_MS / 2, None, true, HOUR_MS, false),
         ] {
             let last_ms = NOON_MS - silent_ms;
-            let shelf = Shelf::of(&channel(last_ms, at, archived)).unwrap();
+            let shelf = ArchiveState::of(&channel(last_ms, at, archived)).unwrap();
             let seen = shelf.is_put_away(last_ms, NOON_MS + looked_after_ms);
             assert_eq!(seen, want, "{silent_ms} {at:?} {archived} {looked_after_ms}");
             assert_eq!(shelf.last, Some(Snowflake::from_ms(last_ms)));
         }
         let text: model::Channel = serde_json::from_value(json!({"id": "1", "type": 0})).unwrap();
-        assert_eq!(Shelf::of(&text), None);
+        assert_eq!(ArchiveState::of(&text), None);
     }
 }

@@ -30,8 +30,8 @@ pub(crate) mod settings;
 mod slash;
 
 use crate::channel::{
-    Capabilities, Channel, ConversationRef, Destination, EditOutcome, Health, Inbox, Limit, Lookup, Opened,
-    Outgoing, Reply, SendOutcome, Signal, Standing, Unit,
+    BoxFuture, Capabilities, ChannelAdapter, ChannelHealth, ConversationRef, Destination, EditOutcome,
+    InboundPort, Limit, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome, Signal, Standing, Unit,
 };
 use crate::store::now_ms;
 use acp_discord::core::base::Base;
@@ -42,10 +42,10 @@ use acp_discord::core::readback::Wanted;
 use acp_discord::core::schedule::Priority;
 use acp_discord::rest::{self, CannotStart, Fault, Posted, Rest, Search, Turn};
 use acp_discord::session;
-use known::{Known, Sign};
+use known::{OptionalFeature, StateCache};
 use personas::Webhooks;
-use render::Files;
-pub(crate) use settings::Settings;
+use render::AttachmentState;
+pub(crate) use settings::AccountSettings;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -83,15 +83,15 @@ pub(crate) struct Discord {
 struct Inner {
     account: String,
     /// Live settings.
-    settings: watch::Sender<Arc<Settings>>,
+    settings: watch::Sender<Arc<AccountSettings>>,
     /// Address of Discord; fixed for the lifetime of the adapter.
     base: Base,
     rest: Rest,
     counts: Arc<session::Counts>,
-    known: Known,
+    known: StateCache,
     webhooks: Webhooks,
-    pulse: health::Pulse,
-    registered: registration::Registered,
+    pulse: health::ConnectionHealth,
+    registered: registration::CommandRegistration,
     /// Permits for replies waiting for a retry.
     repeats: Semaphore,
 }
@@ -102,12 +102,12 @@ impl Discord {
     ///
     /// # Errors
     /// [`CannotStart`] if the token or the address is unusable.
-    pub(crate) fn new(account: String, settings: Settings) -> Result<Self, CannotStart> {
+    pub(crate) fn new(account: String, settings: AccountSettings) -> Result<Self, CannotStart> {
         let rest = Rest::new(rest::Settings::new(settings.base.clone(), settings.token.clone()))?;
-        let (known, pulse) = (Known::default(), health::Pulse::default());
+        let (known, pulse) = (StateCache::default(), health::ConnectionHealth::default());
         let base = settings.base.clone();
         let settings = watch::Sender::new(Arc::new(settings));
-        let (counts, registered) = (Arc::default(), registration::Registered::default());
+        let (counts, registered) = (Arc::default(), registration::CommandRegistration::default());
         let repeats = Semaphore::new(answers::REPEATS_MAX);
         let webhooks = Webhooks::default();
         let inner =
@@ -125,7 +125,7 @@ impl Discord {
     ///
     /// # Errors
     /// [`CannotStart`] if the token is unusable; the old settings remain.
-    pub(crate) fn renew(&self, next: Settings) -> Result<(), CannotStart> {
+    pub(crate) fn renew(&self, next: AccountSettings) -> Result<(), CannotStart> {
         let inner = &self.inner;
         if inner.settings().token != next.token || inner.rest.counts().unauthorized {
             inner.rest.set_token(&next.token)?;
@@ -137,7 +137,7 @@ impl Discord {
 
 impl Inner {
     /// Returns the live settings.
-    fn settings(&self) -> Arc<Settings> {
+    fn settings(&self) -> Arc<AccountSettings> {
         Arc::clone(&self.settings.borrow())
     }
 
@@ -174,15 +174,19 @@ impl Inner {
         if !is_by_webhook && !self.known.may_try(channel, now_ms()) {
             return denied();
         }
-        let files = if message.files.is_empty() { Files::None } else { Files::Some { may_write: None } };
-        if files != Files::None && !self.known.may_show(Sign::Files, channel, now_ms()) {
+        let files = if message.files.is_empty() {
+            AttachmentState::None
+        } else {
+            AttachmentState::Some { may_write: None }
+        };
+        if files != AttachmentState::None && !self.known.may_show(OptionalFeature::Files, channel, now_ms()) {
             let why = "the bot may not attach files here, as it turned out a while ago".to_owned();
             return SendOutcome::FilesRefused { why, again: false };
         }
         if let Err(fault) = self.look_first(channel).await {
-            self.wrote(channel, Err(&fault), Files::None);
+            self.wrote(channel, Err(&fault), AttachmentState::None);
             // Nothing was sent, with files or without.
-            return render::sent(Err(fault), &message.nonce, Files::None);
+            return render::sent(Err(fault), &message.nonce, AttachmentState::None);
         }
         if let Some(name) = &message.persona
             && let Some(outcome) = self.say_as(channel, message, name, since).await
@@ -195,8 +199,8 @@ impl Inner {
         let turn = Turn::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
         let files = match &result {
-            Err(fault) if files != Files::None && render::is_of_some_right(fault) => {
-                Files::Some { may_write: self.may_write(channel).await }
+            Err(fault) if files != AttachmentState::None && render::is_of_some_right(fault) => {
+                AttachmentState::Some { may_write: self.may_write(channel).await }
             }
             _ => files,
         };
@@ -205,15 +209,15 @@ impl Inner {
     }
 
     /// Updates the cache with the result of a send and the state of its files.
-    fn wrote(&self, channel: Snowflake, result: Result<&Posted, &Fault>, files: Files) {
+    fn wrote(&self, channel: Snowflake, result: Result<&Posted, &Fault>, files: AttachmentState) {
         match result.map_err(Fault::meaning) {
             Ok(posted) => {
                 self.known.tried(channel, false);
                 self.known.spoke(channel, posted.id);
             }
-            Err(Some(Meaning::Forbidden)) if files == (Files::Some { may_write: Some(true) }) => {
+            Err(Some(Meaning::Forbidden)) if files == (AttachmentState::Some { may_write: Some(true) }) => {
                 self.known.tried(channel, false);
-                self.known.may_not_show(Sign::Files, channel, now_ms());
+                self.known.may_not_show(OptionalFeature::Files, channel, now_ms());
             }
             Err(Some(Meaning::Forbidden | Meaning::LostAccess)) => self.known.tried(channel, true),
             Err(Some(Meaning::Gone(What::Channel))) => self.known.turned_out_gone(channel),
@@ -234,15 +238,15 @@ impl Inner {
         }
     }
 
-    async fn lookup(&self, to: &ConversationRef, message: &Outgoing) -> Lookup {
+    async fn lookup(&self, to: &ConversationRef, message: &Outgoing) -> LookupOutcome {
         let channel = match id(&to.conversation_id) {
             Ok(channel) => channel,
-            Err(why) => return Lookup::Unknown { why },
+            Err(why) => return LookupOutcome::Unknown { why },
         };
         let me = match self.me().await {
             Ok(me) => me,
             Err(fault) => {
-                return Lookup::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
+                return LookupOutcome::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
             }
         };
         // Messages by our webhooks are searched only if the message may have been sent under a name.
@@ -251,7 +255,7 @@ impl Inner {
             Some(_) => match self.application().await {
                 Ok(application) => Some(application),
                 Err(fault) => {
-                    return Lookup::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
+                    return LookupOutcome::Later { why: fault.to_string(), retry_after_ms: render::AGAIN_MS };
                 }
             },
         };
@@ -271,36 +275,39 @@ impl Inner {
             },
         };
         match self.rest.lookup(&search).await {
-            rest::Lookup::Found(id) => Lookup::Found { message_id: id.to_string() },
-            rest::Lookup::Absent => Lookup::Absent,
-            rest::Lookup::Unknown { why } => Lookup::Unknown { why },
-            rest::Lookup::Later { why } => Lookup::Later { why, retry_after_ms: render::AGAIN_MS },
+            rest::Lookup::Found(id) => LookupOutcome::Found { message_id: id.to_string() },
+            rest::Lookup::Absent => LookupOutcome::Absent,
+            rest::Lookup::Unknown { why } => LookupOutcome::Unknown { why },
+            rest::Lookup::Later { why } => LookupOutcome::Later { why, retry_after_ms: render::AGAIN_MS },
         }
     }
 
     /// Sends the starter to the channel and creates a thread from it. A retry finds both again (H13).
-    async fn open_child(&self, parent: &ConversationRef, starter: &Outgoing) -> Opened {
+    async fn open_child(&self, parent: &ConversationRef, starter: &Outgoing) -> OpenChildOutcome {
         let message_id = match self.send(parent, starter).await {
             SendOutcome::Sent { message_id } => message_id,
             SendOutcome::Rejected { why, again } | SendOutcome::FilesRefused { why, again } => {
-                return Opened::Rejected { why, again };
+                return OpenChildOutcome::Rejected { why, again };
             }
             SendOutcome::Limited { retry_after_ms } => {
-                return Opened::Rejected { why: format!("limited for {retry_after_ms} ms"), again: true };
+                return OpenChildOutcome::Rejected {
+                    why: format!("limited for {retry_after_ms} ms"),
+                    again: true,
+                };
             }
             SendOutcome::Uncertain { why } => match self.lookup(parent, starter).await {
-                Lookup::Found { message_id } => message_id,
-                Lookup::Absent | Lookup::Unknown { .. } | Lookup::Later { .. } => {
-                    return Opened::Uncertain { why };
+                LookupOutcome::Found { message_id } => message_id,
+                LookupOutcome::Absent | LookupOutcome::Unknown { .. } | LookupOutcome::Later { .. } => {
+                    return OpenChildOutcome::Uncertain { why };
                 }
             },
         };
         let (channel, message) = match (id(&parent.conversation_id), id(&message_id)) {
             (Ok(channel), Ok(message)) => (channel, message),
-            (Err(why), _) => return Opened::Rejected { why, again: false },
+            (Err(why), _) => return OpenChildOutcome::Rejected { why, again: false },
             (Ok(_), Err(_)) => {
                 let why = "the message that it was to hang from was deleted".to_owned();
-                return Opened::Rejected { why, again: false };
+                return OpenChildOutcome::Rejected { why, again: false };
             }
         };
         let name = render::thread_name(&starter.text);
@@ -310,14 +317,14 @@ impl Inner {
                 let guild = started.thread.and_then(|thread| thread.guild);
                 self.known.is_at(started.id, Some(channel), guild);
                 self.known.looked(started.id, self.known.era());
-                Opened::Made { conversation_id: started.id.to_string() }
+                OpenChildOutcome::Made { conversation_id: started.id.to_string() }
             }
             Err(Fault::Rejected(rejection)) => {
                 // A missing permission is final here: the binding is given up, and the log has the reason.
                 let again = rejection.again() && rejection.meaning != Meaning::Forbidden;
-                Opened::Rejected { why: rejection.to_string(), again }
+                OpenChildOutcome::Rejected { why: rejection.to_string(), again }
             }
-            Err(fault) => Opened::Uncertain { why: fault.to_string() },
+            Err(fault) => OpenChildOutcome::Uncertain { why: fault.to_string() },
         }
     }
 
@@ -336,7 +343,7 @@ impl Inner {
         let Ok(channel) = id(&to.conversation_id) else { return };
         let (message_id, emoji, before) = match signal {
             Signal::Working => {
-                return self.sign(Sign::Typing, channel, self.rest.typing(channel)).await;
+                return self.sign(OptionalFeature::Typing, channel, self.rest.typing(channel)).await;
             }
             Signal::Received { message_id } => (message_id, "👀", None),
             Signal::Queued { message_id } => (message_id, "⏳", None),
@@ -345,15 +352,20 @@ impl Inner {
         };
         let Ok(message) = id(message_id) else { return };
         let added = self.rest.add_reaction(channel, message, emoji, SIGNAL_PATIENCE);
-        self.sign(Sign::Reaction, channel, added).await;
+        self.sign(OptionalFeature::Reaction, channel, added).await;
         for emoji in before.into_iter().flatten() {
             let removed = self.rest.remove_reaction(channel, message, emoji, SIGNAL_PATIENCE);
-            self.sign(Sign::Reaction, channel, removed).await;
+            self.sign(OptionalFeature::Reaction, channel, removed).await;
         }
     }
 
     /// Runs the request of an optional feature, unless Discord refused this feature there recently.
-    async fn sign(&self, sign: Sign, at: Snowflake, request: impl Future<Output = Result<(), Fault>>) {
+    async fn sign(
+        &self,
+        sign: OptionalFeature,
+        at: Snowflake,
+        request: impl Future<Output = Result<(), Fault>>,
+    ) {
         if !self.known.may_show(sign, at, now_ms()) {
             return;
         }
@@ -369,7 +381,7 @@ fn id(text: &str) -> Result<Snowflake, String> {
     text.parse().map_err(|_| format!("{text:?} is no id of Discord's"))
 }
 
-impl Channel for Discord {
+impl ChannelAdapter for Discord {
     fn id(&self) -> &'static str {
         DISCORD
     }
@@ -414,7 +426,7 @@ impl Channel for Discord {
         Standing::Person
     }
 
-    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(self.inner.send(to, message))
     }
 
@@ -422,11 +434,15 @@ impl Channel for Discord {
         self.inner.has_personas(at)
     }
 
-    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         Box::pin(self.inner.lookup(to, message))
     }
 
-    fn open_child<'a>(&'a self, parent: &'a ConversationRef, starter: &'a Outgoing) -> Reply<'a, Opened> {
+    fn open_child<'a>(
+        &'a self,
+        parent: &'a ConversationRef,
+        starter: &'a Outgoing,
+    ) -> BoxFuture<'a, OpenChildOutcome> {
         Box::pin(self.inner.open_child(parent, starter))
     }
 
@@ -439,7 +455,7 @@ impl Channel for Discord {
         to: &'a ConversationRef,
         message_id: &'a str,
         message: &'a Outgoing,
-    ) -> Reply<'a, EditOutcome> {
+    ) -> BoxFuture<'a, EditOutcome> {
         Box::pin(self.inner.edit(to, message_id, message))
     }
 
@@ -470,7 +486,7 @@ impl Channel for Discord {
         }
     }
 
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<ChannelHealth> {
         Some(self.inner.health())
     }
 
@@ -478,11 +494,11 @@ impl Channel for Discord {
         true
     }
 
-    fn signal<'a>(&'a self, to: &'a ConversationRef, signal: &'a Signal) -> Reply<'a, ()> {
+    fn signal<'a>(&'a self, to: &'a ConversationRef, signal: &'a Signal) -> BoxFuture<'a, ()> {
         Box::pin(self.inner.signal(to, signal))
     }
 
-    fn listen(&self, inbox: Arc<dyn Inbox>) -> Reply<'_, ()> {
+    fn listen(&self, inbox: Arc<dyn InboundPort>) -> BoxFuture<'_, ()> {
         Box::pin(listen::listen(Arc::clone(&self.inner), inbox))
     }
 }

@@ -4,7 +4,7 @@
 //! Webhook messages have no nonce: the sender must search for a message before sending again. Names are
 //! optional: if a webhook certainly did not send a message, the bot sends it under the bot's own name.
 
-use super::known::Sign;
+use super::known::OptionalFeature;
 use super::render;
 use super::{Inner, id};
 use crate::channel::{ConversationRef, Outgoing, SendOutcome};
@@ -34,19 +34,19 @@ const WEBHOOKS_MAX: u32 = 2;
 const REST: Duration = Duration::from_secs(30);
 
 /// Webhook of a channel, once known.
-type Slot = Arc<tokio::sync::Mutex<Option<Webhook>>>;
+type WebhookSlot = Arc<tokio::sync::Mutex<Option<Webhook>>>;
 
 /// Known webhooks.
 #[derive(Debug, Default)]
 pub(super) struct Webhooks {
-    slots: Mutex<HashMap<Snowflake, Slot>>,
+    slots: Mutex<HashMap<Snowflake, WebhookSlot>>,
     /// Channels with a recent failure, and the time until which no request is made.
     resting: Mutex<HashMap<Snowflake, Instant>>,
 }
 
 impl Webhooks {
     /// Returns the slot of a channel. Only the holder of the lock creates a webhook.
-    fn slot(&self, channel: Snowflake) -> Slot {
+    fn slot(&self, channel: Snowflake) -> WebhookSlot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(slots.entry(channel).or_default())
     }
@@ -66,7 +66,7 @@ impl Webhooks {
 
 /// Reason for a channel without a usable webhook.
 #[derive(Debug)]
-enum Missing {
+enum WebhookError {
     /// Failed request.
     Fault(Fault),
     /// Discord lists a webhook of ours that cannot be used. No second one is created: repeated attempts would
@@ -74,7 +74,7 @@ enum Missing {
     Unusable(Option<Webhook>),
 }
 
-impl From<Fault> for Missing {
+impl From<Fault> for WebhookError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
@@ -85,7 +85,8 @@ impl Inner {
     pub(super) fn has_personas(&self, at: &ConversationRef) -> bool {
         let may = |id| {
             let home = self.known.spot(id).and_then(|spot| spot.parent).unwrap_or(id);
-            self.known.may_show(Sign::Persona, id, now_ms()) && !self.webhooks.rests(home, Instant::now())
+            self.known.may_show(OptionalFeature::Persona, id, now_ms())
+                && !self.webhooks.rests(home, Instant::now())
         };
         self.settings().personas && id(&at.conversation_id).is_ok_and(may)
     }
@@ -133,7 +134,7 @@ impl Inner {
                 }
                 Err(fault) => {
                     if matches!(fault.meaning(), Some(Meaning::Forbidden | Meaning::LostAccess)) {
-                        self.known.may_not_show(Sign::Persona, home, now_ms());
+                        self.known.may_not_show(OptionalFeature::Persona, home, now_ms());
                     }
                     tracing::info!(thread_id = %at, %fault, "the bot says it: a webhook did not");
                     return None;
@@ -153,7 +154,7 @@ impl Inner {
     }
 
     /// Returns the webhook of a channel: the cached one, else one listed by Discord as ours, else a new one.
-    async fn webhook(&self, channel: Snowflake) -> Result<Webhook, Missing> {
+    async fn webhook(&self, channel: Snowflake) -> Result<Webhook, WebhookError> {
         let slot = self.webhooks.slot(channel);
         let mut slot = slot.lock().await;
         if let Some(webhook) = slot.as_ref() {
@@ -163,9 +164,9 @@ impl Inner {
         let listed = self.rest.webhooks(channel).await?;
         let found = ours(listed, application, |webhook| self.rest.is_dead(webhook));
         let webhook = match found {
-            Ours::Usable(webhook) => webhook,
-            Ours::Unusable(webhook) => return Err(Missing::Unusable(webhook)),
-            Ours::None => {
+            OwnWebhooks::Usable(webhook) => webhook,
+            OwnWebhooks::Unusable(webhook) => return Err(WebhookError::Unusable(webhook)),
+            OwnWebhooks::None => {
                 let made =
                     self.rest.create_webhook(channel, NAME, Turn::new(Priority::Final, PATIENCE)).await?;
                 tracing::info!(%channel, webhook = %made.id, "a webhook was made, for agents to speak under their names");
@@ -198,10 +199,10 @@ impl Inner {
 
     /// Records that a channel has no usable webhook. Problems that only a person can fix suspend requests for
     /// longer than temporary ones.
-    fn has_no_webhook(&self, channel: Snowflake, missing: &Missing) {
+    fn has_no_webhook(&self, channel: Snowflake, missing: &WebhookError) {
         match missing {
-            Missing::Fault(fault) if fault.meaning().is_some_and(stays) => {
-                self.known.may_not_show(Sign::Persona, channel, now_ms());
+            WebhookError::Fault(fault) if fault.meaning().is_some_and(stays) => {
+                self.known.may_not_show(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,
                     %fault,
@@ -209,16 +210,16 @@ impl Inner {
                      if there are fifteen"
                 );
             }
-            Missing::Fault(fault) => {
+            WebhookError::Fault(fault) => {
                 self.webhooks.rest(channel, Instant::now());
                 tracing::info!(%channel, %fault, "the bot says it: its webhook cannot be had just now");
             }
-            Missing::Unusable(webhook) => {
+            WebhookError::Unusable(webhook) => {
                 // The refusal may have come from an intermediary: Discord lists the webhook.
                 if let Some(webhook) = webhook {
                     self.rest.revive(webhook);
                 }
-                self.known.may_not_show(Sign::Persona, channel, now_ms());
+                self.known.may_not_show(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,
                     "agents speak as the bot in this channel: its own webhook there is listed and cannot be used. It is \
@@ -240,7 +241,7 @@ const fn stays(meaning: Meaning) -> bool {
 
 /// Our webhooks in a channel.
 #[derive(Debug, PartialEq, Eq)]
-enum Ours {
+enum OwnWebhooks {
     /// A usable webhook.
     Usable(Webhook),
     /// Only unusable ones: known to be deleted although listed, or listed without a token.
@@ -251,18 +252,18 @@ enum Ours {
 
 /// Selects the webhook to use: created by our application, listed with a token, and not known to be deleted.
 /// The choice among several is stable.
-fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> Ours {
+fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> OwnWebhooks {
     let mut ours: Vec<Listed> =
         listed.into_iter().filter(|listed| listed.application_id == Some(application)).collect();
     if ours.is_empty() {
-        return Ours::None;
+        return OwnWebhooks::None;
     }
     ours.sort_by_key(|listed| (listed.name.as_deref() != Some(NAME), listed.id));
     let with_token = |listed: Listed| Some(Webhook { id: listed.id, token: listed.token? });
     let (dead, alive): (Vec<_>, Vec<_>) = ours.into_iter().filter_map(with_token).partition(is_dead);
     match alive.into_iter().next() {
-        Some(webhook) => Ours::Usable(webhook),
-        None => Ours::Unusable(dead.into_iter().next()),
+        Some(webhook) => OwnWebhooks::Usable(webhook),
+        None => OwnWebhooks::Unusable(dead.into_iter().next()),
     }
 }
 
@@ -317,9 +318,9 @@ mod tests {
         ] {
             let found = match ours(webhooks.clone(), Snowflake(5), |webhook| webhook.token.expose() == "dead")
             {
-                Ours::Usable(webhook) => Some((Some(webhook.id.0), true)),
-                Ours::Unusable(webhook) => Some((webhook.map(|webhook| webhook.id.0), false)),
-                Ours::None => None,
+                OwnWebhooks::Usable(webhook) => Some((Some(webhook.id.0), true)),
+                OwnWebhooks::Unusable(webhook) => Some((webhook.map(|webhook| webhook.id.0), false)),
+                OwnWebhooks::None => None,
             };
             assert_eq!(found, want, "{webhooks:?}");
         }

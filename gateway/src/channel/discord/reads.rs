@@ -24,7 +24,7 @@ const SHUT_MAX: usize = 4;
 
 /// Scope of a possible loss of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scope {
+pub(super) enum BackfillScope {
     /// All servers.
     All,
     /// A server.
@@ -35,7 +35,7 @@ pub(super) enum Scope {
 
 /// Bound conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Spot {
+pub(super) struct BackfillTarget {
     /// Id of the conversation.
     pub(super) id: Snowflake,
     /// Parent channel of a thread.
@@ -46,15 +46,15 @@ pub(super) struct Spot {
     pub(super) is_shut: bool,
 }
 
-impl Spot {
+impl BackfillTarget {
     fn channel(&self) -> Snowflake {
         self.parent.unwrap_or(self.id)
     }
 }
 
-impl Scope {
+impl BackfillScope {
     /// True if the scope includes the conversation. A conversation of an unknown server may be in any server.
-    fn holds(self, spot: &Spot) -> bool {
+    fn holds(self, spot: &BackfillTarget) -> bool {
         match self {
             Self::All => true,
             Self::Guild(guild) => spot.guild.is_none_or(|at| at == guild),
@@ -65,7 +65,7 @@ impl Scope {
 
 /// Result of a backfill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum BackfillOutcome {
     /// Completed.
     Read,
     /// Refused: the bot has no access.
@@ -76,7 +76,7 @@ pub(super) enum Came {
 
 /// Pending backfill of a scope, with the times of the first and last event.
 #[derive(Debug)]
-struct Wanted {
+struct PendingBackfill {
     first: Duration,
     last: Duration,
     /// Conversations read since then because of a new message.
@@ -85,12 +85,12 @@ struct Wanted {
 
 /// Time of the last round, and the pause until the next.
 #[derive(Debug, Default)]
-struct Pace {
+struct RoundPacing {
     last: Option<Duration>,
     pause: Duration,
 }
 
-impl Pace {
+impl RoundPacing {
     fn next(&self) -> Duration {
         self.last.map_or(Duration::ZERO, |last| last + self.pause)
     }
@@ -104,7 +104,7 @@ impl Pace {
 
 /// Channel with one conversation being read before the others.
 #[derive(Debug)]
-struct Try {
+struct ChannelProbe {
     first: Snowflake,
     /// Remaining accessible conversations, then remaining inaccessible ones.
     open: Vec<Snowflake>,
@@ -115,7 +115,7 @@ struct Try {
 
 /// Actions that are due.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Todo {
+pub(super) struct BackfillActions {
     /// Conversations to be read.
     pub(super) read: Vec<Snowflake>,
     /// Conversations to be marked inaccessible without a request; left to slow retries.
@@ -124,21 +124,21 @@ pub(super) struct Todo {
 
 /// Pending backfills, and channels being tried.
 #[derive(Debug, Default)]
-pub(super) struct Reads {
-    wanted: BTreeMap<Scope, Wanted>,
+pub(super) struct BackfillSchedule {
+    wanted: BTreeMap<BackfillScope, PendingBackfill>,
     /// Pace of rounds after a session start or lost events, and of all other rounds.
-    paces: (Pace, Pace),
+    paces: (RoundPacing, RoundPacing),
     /// Channels being tried, by id.
-    tries: BTreeMap<Snowflake, Try>,
+    tries: BTreeMap<Snowflake, ChannelProbe>,
     /// Conversations marked inaccessible without a request, by channel.
     assumed: BTreeMap<Snowflake, Vec<Snowflake>>,
     rounds: usize,
 }
 
-impl Reads {
+impl BackfillSchedule {
     /// Schedules a backfill of a scope that may have missed events.
-    pub(super) fn want(&mut self, scope: Scope, now: Duration) {
-        let new = || Wanted { first: now, last: now, read: BTreeSet::new() };
+    pub(super) fn want(&mut self, scope: BackfillScope, now: Duration) {
+        let new = || PendingBackfill { first: now, last: now, read: BTreeSet::new() };
         let wanted = self.wanted.entry(scope).or_insert_with(new);
         wanted.last = now;
         wanted.read.clear();
@@ -146,7 +146,7 @@ impl Reads {
 
     /// Records a new message. Returns true if the conversation must be read first, since missed messages are
     /// older.
-    pub(super) fn speaks(&mut self, spot: &Spot) -> bool {
+    pub(super) fn speaks(&mut self, spot: &BackfillTarget) -> bool {
         let mut is_first = spot.is_shut;
         for (scope, wanted) in &mut self.wanted {
             is_first |= scope.holds(spot) && wanted.read.insert(spot.id);
@@ -160,10 +160,10 @@ impl Reads {
         is_first
     }
 
-    fn due_of(&self, scope: Scope, wanted: &Wanted) -> Duration {
+    fn due_of(&self, scope: BackfillScope, wanted: &PendingBackfill) -> Duration {
         match scope {
-            Scope::All => wanted.first.max(self.paces.0.next()),
-            Scope::Guild(_) | Scope::Channel(_) => {
+            BackfillScope::All => wanted.first.max(self.paces.0.next()),
+            BackfillScope::Guild(_) | BackfillScope::Channel(_) => {
                 (wanted.last + QUIET.0).min(wanted.first + QUIET.1).max(self.paces.1.next())
             }
         }
@@ -176,23 +176,24 @@ impl Reads {
     }
 
     /// Returns the actions for these bound conversations that are due now.
-    pub(super) fn round(&mut self, now: Duration, bound: &[Spot]) -> Todo {
-        let mut todo = Todo::default();
+    pub(super) fn round(&mut self, now: Duration, bound: &[BackfillTarget]) -> BackfillActions {
+        let mut todo = BackfillActions::default();
         for a_try in self.tries.extract_if(.., |_, a_try| a_try.until <= now).map(|(_, a_try)| a_try) {
             todo.read.extend(a_try.open);
         }
-        let is_due =
-            |(scope, wanted): (&Scope, &Wanted)| (self.due_of(*scope, wanted) <= now).then_some(*scope);
-        let due: BTreeSet<Scope> = self.wanted.iter().filter_map(is_due).collect();
+        let is_due = |(scope, wanted): (&BackfillScope, &PendingBackfill)| {
+            (self.due_of(*scope, wanted) <= now).then_some(*scope)
+        };
+        let due: BTreeSet<BackfillScope> = self.wanted.iter().filter_map(is_due).collect();
         if due.is_empty() {
             return todo;
         }
         self.wanted.retain(|scope, _| !due.contains(scope));
         self.rounds += 1;
-        if due.contains(&Scope::All) {
+        if due.contains(&BackfillScope::All) {
             self.paces.0.round(now);
         }
-        if due.iter().any(|scope| *scope != Scope::All) {
+        if due.iter().any(|scope| *scope != BackfillScope::All) {
             self.paces.1.round(now);
         }
         let meant = bound.iter().filter(|spot| due.iter().any(|scope| scope.holds(spot)));
@@ -217,7 +218,7 @@ impl Reads {
             let first = if open.is_empty() { shut.remove(0) } else { open.remove(0) };
             todo.read.push(first);
             if !open.is_empty() || !shut.is_empty() {
-                let a_try = Try { first, open, shut, refused: 0, until: now + PATIENCE };
+                let a_try = ChannelProbe { first, open, shut, refused: 0, until: now + PATIENCE };
                 self.tries.insert(channel, a_try);
             }
         }
@@ -226,11 +227,11 @@ impl Reads {
 
     /// Records the result of a backfill. Returns the resulting actions for other conversations of the
     /// channel.
-    pub(super) fn came(&mut self, now: Duration, at: Snowflake, came: Came) -> Todo {
-        let mut todo = Todo::default();
+    pub(super) fn came(&mut self, now: Duration, at: Snowflake, came: BackfillOutcome) -> BackfillActions {
+        let mut todo = BackfillActions::default();
         let found = self.tries.iter().find(|(_, a_try)| a_try.first == at).map(|(channel, _)| *channel);
         let Some((channel, mut a_try)) = found.and_then(|channel| self.tries.remove_entry(&channel)) else {
-            if came == Came::Read
+            if came == BackfillOutcome::Read
                 && let Some((_, others)) =
                     self.assumed.extract_if(.., |_, others| others.contains(&at)).next()
             {
@@ -239,8 +240,8 @@ impl Reads {
             }
             return todo;
         };
-        a_try.refused += usize::from(came == Came::Refused);
-        if came == Came::Read {
+        a_try.refused += usize::from(came == BackfillOutcome::Refused);
+        if came == BackfillOutcome::Read {
             self.assumed.remove(&channel);
             todo.read = [a_try.open, a_try.shut].concat();
         } else if a_try.refused < REFUSED_MAX && !a_try.open.is_empty() {
@@ -248,7 +249,7 @@ impl Reads {
             a_try.until = now + PATIENCE;
             todo.read.push(a_try.first);
             self.tries.insert(channel, a_try);
-        } else if came == Came::Refused {
+        } else if came == BackfillOutcome::Refused {
             todo.shut = a_try.open;
             self.assumed.insert(channel, todo.shut.clone());
         } else if !a_try.shut.is_empty() {

@@ -106,7 +106,7 @@ pub(super) const fn priority(message: &Outgoing) -> Priority {
 
 /// Attachments of a sent message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Files {
+pub(super) enum AttachmentState {
     /// No files.
     None,
     /// At least one file.
@@ -125,7 +125,7 @@ pub(super) fn is_of_some_right(fault: &Fault) -> bool {
 }
 
 /// Converts the result of a send.
-pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: Files) -> SendOutcome {
+pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: AttachmentState) -> SendOutcome {
     match result {
         Ok(posted) => SendOutcome::Sent { message_id: posted.id.to_string() },
         Err(Fault::Limited { retry_after }) => SendOutcome::Limited { retry_after_ms: millis(retry_after) },
@@ -151,8 +151,8 @@ pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: Files) -> 
 
 /// Returns `None` if a refusal is unrelated to the files of a message. Otherwise the text alone may be
 /// accepted, and the result is true if the refusal may be temporary.
-fn files_refused(rejection: &Rejection, files: Files) -> Option<bool> {
-    let Files::Some { may_write } = files else { return None };
+fn files_refused(rejection: &Rejection, files: AttachmentState) -> Option<bool> {
+    let AttachmentState::Some { may_write } = files else { return None };
     // A refusal without a Discord error code comes from an intermediary and may be temporary.
     let is_of_discord = rejection.status.is_none() || rejection.code.is_some_and(|code| code != 0);
     match rejection.meaning {
@@ -237,7 +237,7 @@ mod tests {
             rejected(false, Meaning::Invalid),
             rejected(false, Meaning::TooLarge),
         ] {
-            assert_eq!(sent(result, "n", Files::None), want);
+            assert_eq!(sent(result, "n", AttachmentState::None), want);
         }
     }
 
@@ -276,15 +276,20 @@ mod tests {
                 true => SendOutcome::FilesRefused { why, again },
                 false => SendOutcome::Rejected { why, again },
             };
-            assert_eq!(sent(Err(fault.clone()), "n", Files::Some { may_write }), want, "{status} {code:?}");
-            let plain = sent(Err(fault), "n", Files::None);
+            assert_eq!(
+                sent(Err(fault.clone()), "n", AttachmentState::Some { may_write }),
+                want,
+                "{status} {code:?}"
+            );
+            let plain = sent(Err(fault), "n", AttachmentState::None);
             assert!(matches!(plain, SendOutcome::Rejected { .. }), "{status} {code:?}");
         }
         // A request that we refuse to send ourselves is not retried.
         let own = fault(None, None, Meaning::TooLarge);
         let want = SendOutcome::FilesRefused { why: own.to_string(), again: false };
-        assert_eq!(sent(Err(own), "n", Files::Some { may_write: None }), want);
-        let gone = sent(Err(refused(Meaning::SentAndDeleted)), "n", Files::Some { may_write: None });
+        assert_eq!(sent(Err(own), "n", AttachmentState::Some { may_write: None }), want);
+        let gone =
+            sent(Err(refused(Meaning::SentAndDeleted)), "n", AttachmentState::Some { may_write: None });
         assert_eq!(gone, SendOutcome::Sent { message_id: "deleted-n".to_owned() });
     }
 

@@ -3,10 +3,10 @@
 //! events never wait; unclassified messages wait in the conversation queue.
 
 use super::DISCORD;
-use super::bound::Bound;
-use super::lanes::Job;
-use super::listen::Ear;
-use super::reads::{Scope, Spot, Todo};
+use super::bound::BindingCache;
+use super::lanes::ConversationJob;
+use super::listen::EventLoop;
+use super::reads::{BackfillActions, BackfillScope, BackfillTarget};
 use crate::channel::Place;
 use acp_discord::core::ids::Snowflake;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -21,18 +21,18 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 const LOOK_MAX: usize = 4;
 
 /// Binding counter before the query, and the bound conversations.
-pub(super) type Listing = (u64, Vec<Place>);
+pub(super) type BindingSnapshot = (u64, Vec<Place>);
 
 /// Removed channel or server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum RemovedScope {
     /// A channel with its threads.
     Channel(Snowflake),
     /// A server from which the bot was removed.
     Guild(Snowflake),
 }
 
-impl Ear {
+impl EventLoop {
     /// Returns the time base of the backfill schedule.
     pub(super) fn now(&self) -> Duration {
         self.started.elapsed()
@@ -46,7 +46,7 @@ impl Ear {
     }
 
     /// Schedules a backfill of a scope that may have missed events.
-    pub(super) fn want(&mut self, scope: Scope) {
+    pub(super) fn want(&mut self, scope: BackfillScope) {
         self.reads.want(scope, self.now());
         if !self.bound.is_known() {
             self.list();
@@ -93,8 +93,8 @@ impl Ear {
 
     /// Applies the bindings that were read. A newly bound conversation is read once from the beginning of the
     /// binding: messages that arrived meanwhile may have been dropped as unbound.
-    pub(super) fn listed(&mut self, (as_of, places): Listing) {
-        let before = std::mem::replace(&mut self.bound, Bound::new(as_of, &places));
+    pub(super) fn listed(&mut self, (as_of, places): BindingSnapshot) {
+        let before = std::mem::replace(&mut self.bound, BindingCache::new(as_of, &places));
         // Before the first session nothing can be processed, and the session start schedules a full backfill.
         if self.inner.known.identity().is_some() {
             for id in self.bound.since(&before) {
@@ -106,7 +106,7 @@ impl Ear {
     }
 
     /// Ends the bindings in a removed channel or server, once the current bindings are known.
-    pub(super) fn end(&mut self, ended: Ended) {
+    pub(super) fn end(&mut self, ended: RemovedScope) {
         self.ended.push(ended);
         self.finish();
     }
@@ -120,21 +120,25 @@ impl Ear {
             for (id, parent) in all {
                 let spot = self.spot(id, parent);
                 let why = match ended {
-                    Ended::Channel(channel) if id == channel => "the channel was deleted",
-                    Ended::Channel(channel) if spot.parent == Some(channel) => "its channel was deleted",
-                    Ended::Guild(guild) if spot.guild == Some(guild) => "the bot was taken out of the server",
-                    Ended::Channel(_) | Ended::Guild(_) => continue,
+                    RemovedScope::Channel(channel) if id == channel => "the channel was deleted",
+                    RemovedScope::Channel(channel) if spot.parent == Some(channel) => {
+                        "its channel was deleted"
+                    }
+                    RemovedScope::Guild(guild) if spot.guild == Some(guild) => {
+                        "the bot was taken out of the server"
+                    }
+                    RemovedScope::Channel(_) | RemovedScope::Guild(_) => continue,
                 };
-                self.put(id, Job::Gone(why.to_owned()));
+                self.put(id, ConversationJob::Gone(why.to_owned()));
             }
         }
     }
 
-    fn spot(&self, id: Snowflake, parent: Option<Snowflake>) -> Spot {
+    fn spot(&self, id: Snowflake, parent: Option<Snowflake>) -> BackfillTarget {
         let is_shut = self.inner.known.was_shut(id);
         match self.inner.known.spot(id) {
-            Some(known) => Spot { id, parent: known.parent, guild: known.guild, is_shut },
-            None => Spot { id, parent, guild: None, is_shut },
+            Some(known) => BackfillTarget { id, parent: known.parent, guild: known.guild, is_shut },
+            None => BackfillTarget { id, parent, guild: None, is_shut },
         }
     }
 
@@ -143,12 +147,12 @@ impl Ear {
         if !self.bound.is_known() {
             return;
         }
-        let spots: Vec<Spot> = self.bound.all().map(|(id, parent)| self.spot(id, parent)).collect();
+        let spots: Vec<BackfillTarget> = self.bound.all().map(|(id, parent)| self.spot(id, parent)).collect();
         let todo = self.reads.round(self.now(), &spots);
         self.act(todo);
     }
 
-    pub(super) fn act(&mut self, todo: Todo) {
+    pub(super) fn act(&mut self, todo: BackfillActions) {
         if !todo.shut.is_empty() {
             tracing::warn!(
                 conversations = todo.shut.len(),

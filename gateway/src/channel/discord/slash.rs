@@ -1,7 +1,7 @@
 //! Definitions of the slash commands: the text commands as Discord forms. Input becomes the equivalent
 //! command line.
 
-use crate::channel::Suggest;
+use crate::channel::SuggestionKind;
 use acp_discord::core::commands::{Kind, Param, Place, Spec, Takes};
 use acp_discord::core::event::{Command, Given, Value};
 
@@ -149,13 +149,13 @@ fn around() -> Vec<Spec> {
 }
 
 /// Returns the parameter that is being typed, as kind of suggestion and prefix.
-pub(super) fn typed(command: &Command) -> Option<(Suggest, String)> {
+pub(super) fn typed(command: &Command) -> Option<(SuggestionKind, String)> {
     let given = focused(&command.options)?;
     let Value::Text(prefix) = &given.value else { return None };
     let what = match given.name.as_str() {
-        "agent" => Suggest::Agents,
-        "session" => Suggest::Sessions,
-        "option" => Suggest::Options,
+        "agent" => SuggestionKind::Agents,
+        "session" => SuggestionKind::Sessions,
+        "option" => SuggestionKind::Options,
         _ => return None,
     };
     Some((what, prefix.clone()))
@@ -260,9 +260,9 @@ mod tests {
         };
         let sub = |below| vec![Given { name: "spawn".to_owned(), value: Value::Sub(below), focused: false }];
         for (name, want) in [
-            ("agent", Some((Suggest::Agents, "de".to_owned()))),
-            ("session", Some((Suggest::Sessions, "de".to_owned()))),
-            ("option", Some((Suggest::Options, "de".to_owned()))),
+            ("agent", Some((SuggestionKind::Agents, "de".to_owned()))),
+            ("session", Some((SuggestionKind::Sessions, "de".to_owned()))),
+            ("option", Some((SuggestionKind::Options, "de".to_owned()))),
             ("cwd", None),
         ] {
             assert_eq!(typed(&command("acp", sub(vec![given("label", false), given(name, true)]))), want);

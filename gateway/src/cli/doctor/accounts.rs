@@ -66,7 +66,7 @@ fn readable(
     account: &crate::config::DiscordAccount,
     env: &BTreeMap<String, String>,
 ) -> Result<String, String> {
-    let settings = crate::channel::discord::Settings::of(id, account, |name| env.get(name).cloned())?;
+    let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned())?;
     let nobody = settings.door.allowed.is_empty() && settings.door.approvers.is_empty();
     let who =
         if nobody { "; nobody may speak there yet: name them in allowed_users or allowed_roles" } else { "" };
@@ -95,7 +95,7 @@ fn oddities(
         }
     }
     let is_discords = account.base_url.is_none();
-    let settings = crate::channel::discord::Settings::of(id, account, |name| env.get(name).cloned());
+    let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned());
     if is_discords && settings.is_ok_and(|settings| !is_token(settings.token.expose())) {
         let text = "the token has not the form of a bot's (three parts with dots between them): copy it from the \
                     Developer Portal, Bot, Reset Token";

@@ -475,10 +475,10 @@ async fn tried_again(ends: bool) {
     scribe.done().await;
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::Limit, 2_000));
-    let pass = Pass {
+    let pass = DeliveryWorker {
         metrics: Metrics::default(),
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         live: configured(""),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
@@ -508,9 +508,9 @@ async fn tried_again(ends: bool) {
         assert_eq!(channel.texts(), Vec::<String>::new());
         return;
     }
-    assert_eq!((left, channel.texts()), (Left::Unknown, vec![]));
-    assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (Left::Unknown, vec![]));
+    assert_eq!((left, channel.texts()), (WorkerExit::Unknown, vec![]));
+    assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (WorkerExit::Unknown, vec![]));
     assert!(park(false).await.unwrap());
-    assert_eq!(pass.run(due, None).await, Left::At(3));
+    assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
     assert_eq!((channel.texts(), states(&store).await), (vec!["x".to_owned()], vec!["sent".to_owned()]));
 }

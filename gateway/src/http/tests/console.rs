@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::channel::console::Console;
-use crate::channel::{Channel, Channels, EditOutcome, Outgoing, SendOutcome};
+use crate::channel::{ChannelAdapter, Channels, EditOutcome, Outgoing, SendOutcome};
 use crate::core::project::PartKind;
 use crate::http::console::{ConsoleApi, ConversationView, MessagesPage, Said, Say, router as console_router};
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::store::Store;
 use crate::store::console::{NewConsoleMessage, insert};
 use crate::store::inbox::Outcome;
@@ -34,9 +34,9 @@ impl House {
         let ending = CancellationToken::new();
         let service = Arc::clone(fake) as Arc<dyn Service>;
         let api = Api { service: Arc::clone(&service), limits: LIMITS, ending: ending.clone() };
-        let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+        let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
         let console = ConsoleApi {
-            inlet: Inlet::new(store.clone(), channels, service, crate::metrics::Metrics::default()),
+            inlet: InboundService::new(store.clone(), channels, service, crate::metrics::Metrics::default()),
             store: store.clone(),
         };
         let routes = router(api.clone()).merge(console_router(api, console));
