@@ -83,7 +83,7 @@ impl Bots {
     fn take_on(&mut self, id: &str, settings: AccountSettings) -> Result<(), String> {
         let before = self.bots.get(id);
         if let Some(bot) = before.filter(|bot| *bot.adapter.base() == settings.base) {
-            return bot.adapter.renew(settings).map_err(|error| error.to_string());
+            return bot.adapter.apply_settings(settings).map_err(|error| error.to_string());
         }
         // The replacement is created before the old bot is stopped.
         let adapter = Discord::new(id.to_owned(), settings).map_err(|error| error.to_string())?;
@@ -123,10 +123,10 @@ fn wanted(config: &Config) -> Wanted {
             binding.channel == DISCORD && (binding.account == *id || binding.account == "*")
         };
         let bound = config.bindings.iter().filter(of_account);
-        let configured = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
+        let static_bindings = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
         let settings = AccountSettings::of(id, account, |name| std::env::var(name).ok());
         let personas = config.channels.discord.personas_of(id);
-        (id.clone(), settings.map(|settings| AccountSettings { configured, personas, ..settings }))
+        (id.clone(), settings.map(|settings| AccountSettings { static_bindings, personas, ..settings }))
     };
     config.channels.discord.accounts.iter().map(of).collect()
 }

@@ -200,12 +200,12 @@ fn lane_of(at: &ConversationRef) -> ConversationRef {
 }
 
 /// Returns the idempotency key from which all keys of a message are derived.
-pub(crate) fn root_key(inbound: &Inbound) -> Result<IdempotencyKey, Failure> {
-    IdempotencyKey::parse(&format!("inbox:{}", root_nonce(inbound, "key")))
+pub(crate) fn message_idempotency_key(inbound: &Inbound) -> Result<IdempotencyKey, Failure> {
+    IdempotencyKey::parse(&format!("inbox:{}", message_nonce(inbound, "key")))
         .map_err(|error| Failure::new(Code::Runtime, error.to_string()))
 }
 
-fn root_nonce(inbound: &Inbound, what: &str) -> String {
+fn message_nonce(inbound: &Inbound, what: &str) -> String {
     let at = &inbound.conversation;
     nonce_of(&[what, &at.channel, &at.account_id, &at.conversation_id, &inbound.message_id])
 }
@@ -235,7 +235,7 @@ impl Inner {
     }
 
     async fn take_in_turn(&self, inbound: Inbound) -> Result<Outcome, Failure> {
-        let Some((row, deaf)) = self.commit(&inbound).await? else {
+        let Some((row, unavailable_account)) = self.commit(&inbound).await? else {
             tracing::debug!(message_id = inbound.message_id, "a command that another account does");
             return Ok(Outcome::Ignored { reason: "another-account".to_owned() });
         };
@@ -245,7 +245,7 @@ impl Inner {
         if let Some(outcome) = row.outcome {
             return Ok(outcome);
         }
-        let outcome = match deaf {
+        let outcome = match unavailable_account {
             Some(other) => other.refuse(),
             None => self.act(&row.inbound, row.files).await?,
         };
@@ -266,7 +266,7 @@ impl Inner {
     /// True if the gateway sent the message itself: it is then dropped before routing, even after an unbind
     /// or a restart (C13).
     async fn is_echo(&self, inbound: &Inbound) -> Result<bool, Failure> {
-        if !self.channels.get(&inbound.conversation).is_ok_and(|channel| channel.hears_itself()) {
+        if !self.channels.get(&inbound.conversation).is_ok_and(|channel| channel.receives_own_messages()) {
             return Ok(false);
         }
         let (at, message_id) = (inbound.conversation.clone(), inbound.message_id.clone());
@@ -293,7 +293,7 @@ impl Inner {
                 conversation_id: said.conversation.conversation_id.clone(),
                 author: said.author.clone(),
                 text: said.text.clone(),
-                nonce: root_nonce(&said, "said"),
+                nonce: message_nonce(&said, "said"),
                 kind: "person",
                 session_key: None,
                 run_id: None,
@@ -306,7 +306,7 @@ impl Inner {
                 Whose::Own => None,
                 Whose::Taken => return Ok(None),
                 Whose::Other { number, has_own } => match rivals.get(number) {
-                    Some(other) if !has_own && other.deaf.is_none() => return Ok(None),
+                    Some(other) if !has_own && other.unavailable_reason.is_none() => return Ok(None),
                     other => other.cloned(),
                 },
             };
@@ -324,7 +324,7 @@ impl Inner {
         // Without an adapter the reply could not be sent, so the message waits for the adapter.
         self.channels.get(&inbound.conversation)?;
         let acted = match command::parse(&inbound.text) {
-            Some(command) => self.commands.run(inbound, self.standing(inbound), command).await,
+            Some(command) => self.commands.run(inbound, self.author_role(inbound), command).await,
             None => self.prompt(inbound, files).await,
         };
         match acted {
@@ -339,14 +339,14 @@ impl Inner {
     }
 
     /// Returns the author's role, as the channel reports it.
-    fn standing(&self, inbound: &Inbound) -> Standing {
+    fn author_role(&self, inbound: &Inbound) -> Standing {
         let channel = self.channels.get(&inbound.conversation);
-        let of_channel = || channel.map_or(Standing::Person, |channel| channel.standing(&inbound.author));
+        let of_channel = || channel.map_or(Standing::Person, |channel| channel.author_role(&inbound.author));
         inbound.standing.unwrap_or_else(of_channel)
     }
 
     async fn prompt(&self, inbound: &Inbound, files: Vec<File>) -> Result<Outcome, Failure> {
-        let key = root_key(inbound)?;
+        let key = message_idempotency_key(inbound)?;
         let of = key.clone();
         let before: Option<SessionKey> =
             self.store.read("prompt_before", move |db| commands::before(db, ROUTED, &of)).await?;
@@ -440,7 +440,7 @@ pub(crate) async fn submit(
         asked_in: Some(Box::new(inbound.conversation.clone())),
         new_conversation: false,
     };
-    let accepted = service.prompt(session_key, request, root_key(inbound)?).await?;
+    let accepted = service.prompt(session_key, request, message_idempotency_key(inbound)?).await?;
     let text = match (mode, accepted.steered, accepted.queued_behind) {
         (RunMode::Steer, true, _) => "Said into the running turn.".to_owned(),
         (RunMode::Steer, false, 0) => "No turn can be steered: it starts as a prompt of its own.".to_owned(),

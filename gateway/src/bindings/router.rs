@@ -44,8 +44,8 @@ impl BoundDeliveryRouter {
     }
 
     /// True if the conversation renders Markdown.
-    pub(crate) fn reads_markdown(&self, at: &ConversationRef) -> bool {
-        self.channels.get(at).is_ok_and(|channel| channel.reads_markdown())
+    pub(crate) fn renders_markdown(&self, at: &ConversationRef) -> bool {
+        self.channels.get(at).is_ok_and(|channel| channel.renders_markdown())
     }
 
     /// Returns the destination of a message of a conversation, and counts and logs the decision.
@@ -67,7 +67,7 @@ impl BoundDeliveryRouter {
         let route = match self.channels.get(at) {
             Ok(channel) => {
                 let known = binding.as_ref().map(|(binding, target)| (binding, *target));
-                route::inbound(known, channel.normal(), now_ms())
+                route::inbound(known, channel.unbound_destination(), now_ms())
             }
             Err(error) => Route::Refused { failure: error.into(), reason: "adapter-unavailable" },
         };

@@ -73,7 +73,7 @@ impl ChannelAdapter for Hall {
         Limit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Ignore
     }
 

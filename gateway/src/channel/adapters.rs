@@ -45,14 +45,15 @@ pub(crate) struct SiblingAccount {
     /// Account.
     pub(crate) account_id: String,
     /// Reason if the account currently receives no messages from the conversation.
-    pub(crate) deaf: Option<String>,
+    pub(crate) unavailable_reason: Option<String>,
 }
 
 impl SiblingAccount {
     /// Returns the refusal of a command in a conversation in which this account works but receives no
     /// messages: no account runs the command, and the person gets an error message.
     pub(crate) fn refuse(self) -> Outcome {
-        let why = self.deaf.unwrap_or_else(|| "it was not there when the message came".to_owned());
+        let why =
+            self.unavailable_reason.unwrap_or_else(|| "it was not there when the message came".to_owned());
         let text = format!(
             "Account {:?} works in this conversation and does not hear it: {why}. Nothing was done.",
             self.account_id
@@ -183,7 +184,10 @@ impl Channels {
         others
             .map(|((_, account_id), adapter)| {
                 let there = ConversationRef { account_id: account_id.clone(), ..at.clone() };
-                SiblingAccount { account_id: account_id.clone(), deaf: adapter.deaf_to(&there) }
+                SiblingAccount {
+                    account_id: account_id.clone(),
+                    unavailable_reason: adapter.unavailable_reason(&there),
+                }
             })
             .collect()
     }

@@ -55,7 +55,7 @@ impl ChannelAdapter for Console {
     }
 
     /// False: the clients of the console choose the message ids themselves.
-    fn hears_itself(&self) -> bool {
+    fn receives_own_messages(&self) -> bool {
         false
     }
 
@@ -63,12 +63,12 @@ impl ChannelAdapter for Console {
         Limit::new(Unit::Bytes, MESSAGE_BYTES_MAX)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 
     /// Operator: only the gateway's own user has access to the socket, and this user runs the gateway.
-    fn standing(&self, _author: &str) -> Standing {
+    fn author_role(&self, _author: &str) -> Standing {
         Standing::Operator
     }
 

@@ -15,19 +15,19 @@ pub trait InboundPort: Send + Sync + 'static {
     /// gateway then sends none. `answer` is a reply with buttons that remains in the conversation as a
     /// message; the buttons are removed once obsolete. Returns false if the store failed: keep the claim and
     /// call again, or the gateway replies too.
-    fn told(&self, message: Inbound, answer: Option<PostedReply>) -> BoxFuture<'_, bool>;
+    fn mark_replied(&self, message: Inbound, answer: Option<PostedReply>) -> BoxFuture<'_, bool>;
 
     /// Commits an interaction that the caller replies to ([`Answer::ByCaller`](super::Answer::ByCaller)),
     /// without processing. A committed interaction may be acknowledged and is then passed to `offer`. A
     /// commit that has not begun within `patience` is cancelled.
-    fn keep_first(&self, message: Inbound, patience: Duration) -> BoxFuture<'_, ReserveOutcome>;
+    fn reserve(&self, message: Inbound, patience: Duration) -> BoxFuture<'_, ReserveOutcome>;
 
     /// Revokes a committed interaction that was never acknowledged: nothing is done about it. Returns true if
     /// revoked.
     fn withdraw(&self, message: Inbound) -> BoxFuture<'_, bool>;
 
     /// Applies the edit of a message by a person: a queued prompt changes with its message.
-    fn edited(
+    fn on_message_edited(
         &self,
         at: ConversationRef,
         message_id: String,
@@ -35,14 +35,18 @@ pub trait InboundPort: Send + Sync + 'static {
     ) -> BoxFuture<'_, MessageChangeOutcome>;
 
     /// Applies the deletion of a message by a person: a queued prompt is dropped.
-    fn deleted(&self, at: ConversationRef, message_id: String) -> BoxFuture<'_, MessageChangeOutcome>;
+    fn on_message_deleted(
+        &self,
+        at: ConversationRef,
+        message_id: String,
+    ) -> BoxFuture<'_, MessageChangeOutcome>;
 
     /// Returns the known messages of a conversation whose turn has not begun: an edit or deletion of these
     /// still has an effect. `None` if the store cannot be read now.
-    fn waiting(&self, at: ConversationRef) -> BoxFuture<'_, Option<Vec<QueuedMessage>>>;
+    fn queued_messages(&self, at: ConversationRef) -> BoxFuture<'_, Option<Vec<QueuedMessage>>>;
 
     /// Processes an event of the conversation itself.
-    fn changed(
+    fn on_conversation_event(
         &self,
         at: ConversationRef,
         change: ConversationEvent,
@@ -50,20 +54,20 @@ pub trait InboundPort: Send + Sync + 'static {
 
     /// Returns the bound conversations of an account, each with the backfill mark. `None` if the store cannot
     /// be read now.
-    fn bound(&self, channel: String, account_id: String) -> BoxFuture<'_, Option<Vec<Place>>>;
+    fn bound_conversations(&self, channel: String, account_id: String) -> BoxFuture<'_, Option<Vec<Place>>>;
 
     /// Returns the binding state of one conversation. The parent of `at` is ignored.
-    fn place(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup>;
+    fn lookup_binding(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup>;
 
     /// Returns a counter of binding changes. Each change increments the counter before the caller that made
-    /// the change gets a response. Read the counter before a call of [`InboundPort::bound`]: the result is valid as
+    /// the change gets a response. Read the counter before a call of [`InboundPort::bound_conversations`]: the result is valid as
     /// long as the counter is unchanged. A binding that is being committed at that moment increments the
     /// counter right after.
-    fn bindings_changed(&self) -> watch::Receiver<u64>;
+    fn binding_change_counter(&self) -> watch::Receiver<u64>;
 
     /// Records that all messages of a conversation up to this id were passed in and accepted without a gap:
     /// by a completed backfill, or by a stream without gaps (H8). Returns false if the store failed.
-    fn caught_up(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool>;
+    fn set_backfill_mark(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool>;
 
     /// Returns completions of a command for a person who is typing: at most 25, best matches first, and only
     /// sessions of that person. Read-only.
@@ -124,7 +128,7 @@ pub enum ReserveOutcome {
 }
 
 /// Reservation of the reply to a committed interaction. The holder replies and records the reply
-/// ([`InboundPort::told`]). After the claim is dropped, the gateway does the remaining work and replies in the
+/// ([`InboundPort::mark_replied`]). After the claim is dropped, the gateway does the remaining work and replies in the
 /// conversation.
 #[derive(Debug)]
 pub struct ReplyReservation {

@@ -64,7 +64,7 @@ pub trait ChannelAdapter: Send + Sync + 'static {
     /// True if messages sent by the adapter come back as events with the same message ids. The gateway then
     /// drops its own messages. An adapter that sees the author of each message drops those of its account
     /// itself.
-    fn hears_itself(&self) -> bool {
+    fn receives_own_messages(&self) -> bool {
         true
     }
 
@@ -76,7 +76,7 @@ pub trait ChannelAdapter: Send + Sync + 'static {
 
     /// Returns the reason if the adapter currently receives no messages from a conversation, as far as known,
     /// and `None` otherwise. If several accounts share the conversation, another account reports the reason.
-    fn deaf_to(&self, at: &ConversationRef) -> Option<String> {
+    fn unavailable_reason(&self, at: &ConversationRef) -> Option<String> {
         let _ = at;
         None
     }
@@ -91,11 +91,11 @@ pub trait ChannelAdapter: Send + Sync + 'static {
     }
 
     /// Returns the destination of messages from unbound conversations.
-    fn normal(&self) -> Destination;
+    fn unbound_destination(&self) -> Destination;
 
     /// Returns the rights that an author has on commands, beyond those on sessions of their own. A channel
     /// without such information keeps the default.
-    fn standing(&self, _author: &str) -> Standing {
+    fn author_role(&self, _author: &str) -> Standing {
         Standing::Person
     }
 
@@ -138,7 +138,7 @@ pub trait ChannelAdapter: Send + Sync + 'static {
 
     /// Returns the period after sending in which a message can be edited without restriction, in
     /// milliseconds. The status card of a longer turn continues in a new message. `None`: no restriction.
-    fn edits_until_ms(&self) -> Option<u64> {
+    fn edit_window_ms(&self) -> Option<u64> {
         None
     }
 
@@ -150,7 +150,7 @@ pub trait ChannelAdapter: Send + Sync + 'static {
 
     /// True if texts are rendered as Markdown, with fenced code blocks and `-# ` before a line of small
     /// print.
-    fn reads_markdown(&self) -> bool {
+    fn renders_markdown(&self) -> bool {
         false
     }
 
@@ -161,7 +161,7 @@ pub trait ChannelAdapter: Send + Sync + 'static {
     }
 
     /// True if the answer of a turn ends with a summary line: agent, time, tools, context, cost.
-    fn shows_footer(&self) -> bool {
+    fn has_footer(&self) -> bool {
         false
     }
 

@@ -10,7 +10,7 @@ use crate::core::session::SessionState;
 use crate::core::ttl::span;
 use crate::core::when::utc;
 use crate::error::Failure;
-use crate::inbound::root_key;
+use crate::inbound::message_idempotency_key;
 use crate::store::{bindings, commands};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, SessionKey};
@@ -34,7 +34,7 @@ impl Commands {
             placement: None,
             by: asked.by.name.to_owned(),
             made: None,
-            key: root_key(asked.inbound)?,
+            key: message_idempotency_key(asked.inbound)?,
         };
         let bound = self.bindings.bind(request).await?;
         Ok(match bound.fresh {
@@ -47,7 +47,7 @@ impl Commands {
     pub(super) async fn unfocus(&self, asked: CommandContext<'_>) -> Result<String, Failure> {
         let at = asked.inbound.conversation.clone();
         let here = at.clone();
-        let root = root_key(asked.inbound)?;
+        let root = message_idempotency_key(asked.inbound)?;
         let of = root.clone();
         let before = self.store.read("unfocus_before", move |db| {
             let done = commands::before::<Vec<BindingId>>(db, DONE, &of)?;
@@ -76,7 +76,7 @@ impl Commands {
         asked: CommandContext<'_>,
         change: Option<Option<Verbosity>>,
     ) -> Result<String, Failure> {
-        let (at, root) = (asked.inbound.conversation.clone(), root_key(asked.inbound)?);
+        let (at, root) = (asked.inbound.conversation.clone(), message_idempotency_key(asked.inbound)?);
         let of = root.clone();
         let found = self.store.read("verbosity", move |db| {
             Ok((commands::before::<String>(db, DONE, &of)?, bindings::of_conversation(db, &at)?))
@@ -118,7 +118,7 @@ impl Commands {
             Ok(ResolvedCommand { session_key, answer: None, elsewhere: false })
         };
         let session = self.meant(asked, decide).await?.session_key;
-        let root = root_key(asked.inbound)?;
+        let root = message_idempotency_key(asked.inbound)?;
         let (key, at) = (session.clone(), asked.inbound.conversation.clone());
         let done = self.store.write("binding_window", move |tx| {
             commands::once(tx, DONE, &root, || {

@@ -58,7 +58,7 @@ impl Commands {
             return Ok("There are no sessions. /acp spawn starts one.".to_owned());
         }
         let around = self.service.circumstances().await?;
-        let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
+        let is_markdown = self.router.renders_markdown(&asked.inbound.conversation);
         let mut text = String::from("Sessions, the one used last first (* is this conversation's):");
         for row in &rows {
             let mark = if current.as_ref() == Some(&row.session_key) { '*' } else { '-' };
@@ -74,7 +74,7 @@ impl Commands {
         let expiry = self.service.expiry(session).await?;
         let key = session.clone();
         let bindings = self.store.read("status", move |db| crate::store::bindings::of_session(db, &key));
-        let is_markdown = self.router.reads_markdown(at);
+        let is_markdown = self.router.renders_markdown(at);
         let mut text = status_text(&row, &bindings.await?, expiry.as_ref(), is_markdown);
         let waiting = runs.iter().filter(|run| run.state == RunState::Queued).count();
         let running = runs.iter().find(|run| run.state == RunState::Running);
@@ -93,7 +93,7 @@ impl Commands {
         let rows = self.visible(asked).await?;
         let around = self.service.circumstances().await?;
         let views = self.service.agents().await?;
-        let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
+        let is_markdown = self.router.renders_markdown(&asked.inbound.conversation);
         Ok(agents_text(&rows, &around, &views, is_markdown))
     }
 

@@ -10,7 +10,7 @@ use crate::core::request::{QueuedChange, QueuedNow};
 use crate::core::rows::{RunMode, SessionMode};
 use crate::core::session::{Ending, SessionState};
 use crate::error::Failure;
-use crate::inbound::{root_key, submit};
+use crate::inbound::{message_idempotency_key, submit};
 use crate::manager::{CloseRequest, SpawnRequest};
 use crate::store::codec::Word as _;
 use crate::store::inbox::Outcome;
@@ -43,7 +43,7 @@ impl Commands {
             additional_directories: Vec::new(),
             configured: None,
         };
-        let spawned = match self.service.spawn(request, root_key(asked.inbound)?).await {
+        let spawned = match self.service.spawn(request, message_idempotency_key(asked.inbound)?).await {
             Ok(spawned) => spawned,
             Err(failure) => return Err(self.explain(asked, failure).await),
         };
@@ -81,7 +81,7 @@ impl Commands {
             Err(error @ BindingError::NotMade { .. }) => {
                 // Its output would be visible nowhere, so the session is closed.
                 let request = CloseRequest::new("spawn-failed: its conversation could not be made");
-                self.service.close(key, request, root_key(asked.inbound)?).await?;
+                self.service.close(key, request, message_idempotency_key(asked.inbound)?).await?;
                 Err(error.into())
             }
             Err(error) => Err(error.into()),
@@ -109,7 +109,7 @@ impl Commands {
         session: &SessionKey,
         run_id: Option<RunId>,
     ) -> Result<String, Failure> {
-        let cancelled = self.service.cancel(session, run_id, root_key(asked.inbound)?).await?;
+        let cancelled = self.service.cancel(session, run_id, message_idempotency_key(asked.inbound)?).await?;
         Ok(match cancelled.run_id {
             Some(_) => format!("The turn of {session} was asked to stop."),
             None if run_id.is_some() => "That turn is over already.".to_owned(),
@@ -126,7 +126,8 @@ impl Commands {
         change: QueuedChange,
     ) -> Result<String, Failure> {
         let steers = change == QueuedChange::Steer;
-        let now = self.service.queued(session, run_id, change, root_key(asked.inbound)?).await?;
+        let now =
+            self.service.queued(session, run_id, change, message_idempotency_key(asked.inbound)?).await?;
         Ok(match (now, steers) {
             (QueuedNow::Done, true) => "Said into the running turn.",
             (QueuedNow::Done, false) => "Dropped.",
@@ -167,7 +168,7 @@ impl Commands {
     ) -> Result<String, Failure> {
         let reason = format!("{} by {}", ending.as_str(), asked.name());
         let request = CloseRequest { reason, ending, discard };
-        let now = self.service.close(session, request, root_key(asked.inbound)?).await?;
+        let now = self.service.close(session, request, message_idempotency_key(asked.inbound)?).await?;
         let forgets = match now.discarded {
             Some(true) => " Its agent was asked to forget it.",
             Some(false) => " Its agent cannot be asked to forget it: it does not run, or has no way to.",
@@ -192,7 +193,7 @@ impl Commands {
         asked: CommandContext<'_>,
         session: &SessionKey,
     ) -> Result<String, Failure> {
-        self.service.new_conversation(session, root_key(asked.inbound)?).await?;
+        self.service.new_conversation(session, message_idempotency_key(asked.inbound)?).await?;
         Ok(format!(
             "The next message begins a new conversation in {session}; the session and its history stay."
         ))

@@ -18,7 +18,7 @@ use crate::core::request::QueuedChange;
 use crate::core::route::Route;
 use crate::error::Failure;
 use crate::http::service::Service;
-use crate::inbound::root_key;
+use crate::inbound::message_idempotency_key;
 use crate::store::inbox::{Inbound, Outcome};
 use crate::store::{Store, commands};
 use acp_shared::codes::Code;
@@ -153,7 +153,7 @@ impl Commands {
         asked: CommandContext<'_>,
         decide: impl Future<Output = Result<ResolvedCommand, Failure>>,
     ) -> Result<ResolvedCommand, Failure> {
-        let key = root_key(asked.inbound)?;
+        let key = message_idempotency_key(asked.inbound)?;
         let of = key.clone();
         let before = self.store.read("command_before", move |db| commands::before(db, MEANT, &of)).await?;
         if let Some(meant) = before {

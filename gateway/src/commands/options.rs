@@ -6,7 +6,7 @@ use crate::core::request::SettingResult;
 use crate::core::rows::{NonInteractive, PermissionMode, SessionRow};
 use crate::core::ttl::span;
 use crate::error::Failure;
-use crate::inbound::root_key;
+use crate::inbound::message_idempotency_key;
 use acp_shared::ids::SessionKey;
 
 impl Commands {
@@ -18,7 +18,7 @@ impl Commands {
         setting: Setting,
     ) -> Result<String, Failure> {
         let done = said(&setting);
-        let now = self.service.set(session, setting, root_key(asked.inbound)?).await?;
+        let now = self.service.set(session, setting, message_idempotency_key(asked.inbound)?).await?;
         let done = now.setting.map_or(done, |result| confirmed(&result));
         let row = self.service.session(session).await?;
         Ok(format!("{done}\nSettings of {session}: {}.", effective(&row)))

@@ -8,7 +8,7 @@ use crate::core::project::actions::{About, settled_line};
 use crate::core::project::{quoted, unmarked};
 use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
 use crate::error::Failure;
-use crate::inbound::root_key;
+use crate::inbound::message_idempotency_key;
 use crate::store::inbox::Outcome;
 use crate::store::{buttons, permissions};
 use acp_shared::codes::Code;
@@ -36,7 +36,7 @@ impl Commands {
         session: &SessionKey,
     ) -> Result<String, Failure> {
         let pending = self.service.pending_permissions(session).await?;
-        Ok(pending_text(&pending, self.router.reads_markdown(at)))
+        Ok(pending_text(&pending, self.router.renders_markdown(at)))
     }
 
     /// Resolves the request and the option of `/acp allow`, `deny` or `answer`.
@@ -47,7 +47,7 @@ impl Commands {
         args: &AnswerArgs,
     ) -> Result<PermissionChoice, Failure> {
         let pending = self.service.pending_permissions(session).await?;
-        let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
+        let is_markdown = self.router.renders_markdown(&asked.inbound.conversation);
         let row = match pick_permission(&pending, args.permission.as_deref()) {
             Ok(row) => row,
             Err(text) => {
@@ -92,10 +92,10 @@ impl Commands {
         meant: &ResolvedCommand,
     ) -> Result<Outcome, Failure> {
         let choice = meant.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
-        let key = root_key(asked.inbound)?;
+        let key = message_idempotency_key(asked.inbound)?;
         let (permission, option) = (&choice.permission_id, &choice.option_id);
         self.service.answer_permission(&meant.session_key, permission, option, asked.name(), key).await?;
-        let name = quoted(&choice.name, self.router.reads_markdown(&asked.inbound.conversation));
+        let name = quoted(&choice.name, self.router.renders_markdown(&asked.inbound.conversation));
         let (text, is_shown) = (format!("Answered: {name}."), choice.is_shown);
         Ok(Outcome::Command { session_key: self.here(asked.inbound).await?, run_id: None, text, is_shown })
     }

@@ -53,7 +53,7 @@ impl DeliveryWorker {
         channel: &dyn ChannelAdapter,
     ) -> Result<ButtonCleanup, StoreError> {
         let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
-        let is_markdown = channel.reads_markdown();
+        let is_markdown = channel.renders_markdown();
         let over = move |db: &_| buttons::over(db, &at, &key, is_markdown);
         let over = self.store.read("delivery_over", over).await?;
         let mut tidied = ButtonCleanup::default();

@@ -267,7 +267,7 @@ impl<'a> StatusCardUpdater<'a> {
     async fn rotate(&mut self) -> Result<(), StoreError> {
         let Some(kept) = self.kept.as_mut() else { return Ok(()) };
         let run_id = kept.run_id;
-        let Some(act) = kept.card.rotate(now_ms(), self.channel.edits_until_ms()) else { return Ok(()) };
+        let Some(act) = kept.card.rotate(now_ms(), self.channel.edit_window_ms()) else { return Ok(()) };
         self.remember(run_id).await?;
         tokio::select! {
             biased;

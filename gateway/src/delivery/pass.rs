@@ -136,11 +136,11 @@ impl DeliveryWorker {
         let style = Style::new(channel.limit(), &stream)
             .in_channel(Shows {
                 buttons: channel.buttons_max(),
-                markdown: channel.reads_markdown(),
+                markdown: channel.renders_markdown(),
                 changes: channel.can_edit(),
                 approvers: channel.approvers(),
             })
-            .with_footer(channel.shows_footer())
+            .with_footer(channel.has_footer())
             .with_files(channel.file_bytes_max(), &stream.files)
             .told(binding.verbosity);
         let (is_live, is_brief) = match binding.verbosity {
@@ -244,7 +244,7 @@ impl DeliveryWorker {
         let id = binding.binding_id;
         loop {
             let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
-            let is_markdown = channel.reads_markdown();
+            let is_markdown = channel.renders_markdown();
             let read = self.store.read("delivery_unsettled", move |db| {
                 let list = rows::unsettled(db, id)?;
                 let over =
@@ -408,7 +408,7 @@ impl DeliveryWorker {
         channel: &dyn ChannelAdapter,
     ) -> Result<Option<u64>, StoreError> {
         let (binding, part) = (binding.clone(), part.clone());
-        let echo = message_id.clone().filter(|_| channel.hears_itself());
+        let echo = message_id.clone().filter(|_| channel.receives_own_messages());
         let settle = move |tx: &crate::store::Tx<'_>| {
             if let Some(message_id) = &echo {
                 said::remember(tx, &binding.conversation, message_id)?;

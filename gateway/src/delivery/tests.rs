@@ -223,7 +223,7 @@ impl ChannelAdapter for Faulty {
         Limit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 

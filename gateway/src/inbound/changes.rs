@@ -58,11 +58,11 @@ impl InboundPort for InboundService {
         })
     }
 
-    fn told(&self, message: Inbound, answer: Option<PostedReply>) -> BoxFuture<'_, bool> {
+    fn mark_replied(&self, message: Inbound, answer: Option<PostedReply>) -> BoxFuture<'_, bool> {
         Box::pin(self.was_told(message, answer))
     }
 
-    fn keep_first(&self, message: Inbound, patience: Duration) -> BoxFuture<'_, ReserveOutcome> {
+    fn reserve(&self, message: Inbound, patience: Duration) -> BoxFuture<'_, ReserveOutcome> {
         Box::pin(self.first_kept(message, patience))
     }
 
@@ -70,7 +70,7 @@ impl InboundPort for InboundService {
         Box::pin(self.take_back(message))
     }
 
-    fn edited(
+    fn on_message_edited(
         &self,
         at: ConversationRef,
         message_id: String,
@@ -79,11 +79,15 @@ impl InboundPort for InboundService {
         Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Reword(text)).await })
     }
 
-    fn deleted(&self, at: ConversationRef, message_id: String) -> BoxFuture<'_, MessageChangeOutcome> {
+    fn on_message_deleted(
+        &self,
+        at: ConversationRef,
+        message_id: String,
+    ) -> BoxFuture<'_, MessageChangeOutcome> {
         Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Drop).await })
     }
 
-    fn waiting(&self, at: ConversationRef) -> BoxFuture<'_, Option<Vec<QueuedMessage>>> {
+    fn queued_messages(&self, at: ConversationRef) -> BoxFuture<'_, Option<Vec<QueuedMessage>>> {
         Box::pin(async move {
             let read = move |db: &_| inbox::waiting(db, &at);
             let rows = self.inner.store.read("inbox_waiting", read).await.map_err(log("what waits")).ok()?;
@@ -95,7 +99,7 @@ impl InboundPort for InboundService {
         })
     }
 
-    fn changed(
+    fn on_conversation_event(
         &self,
         at: ConversationRef,
         change: ConversationEvent,
@@ -125,14 +129,14 @@ impl InboundPort for InboundService {
         })
     }
 
-    fn bound(&self, channel: String, account_id: String) -> BoxFuture<'_, Option<Vec<Place>>> {
+    fn bound_conversations(&self, channel: String, account_id: String) -> BoxFuture<'_, Option<Vec<Place>>> {
         Box::pin(async move {
             let read = move |db: &_| bindings::places(db, &channel, &account_id);
             self.inner.store.read("places", read).await.map_err(log("bound conversations")).ok()
         })
     }
 
-    fn place(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup> {
+    fn lookup_binding(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup> {
         Box::pin(async move {
             let read = move |db: &_| bindings::place(db, &at);
             match self.inner.store.read("place", read).await.map_err(log("a bound conversation")) {
@@ -143,11 +147,11 @@ impl InboundPort for InboundService {
         })
     }
 
-    fn bindings_changed(&self) -> watch::Receiver<u64> {
+    fn binding_change_counter(&self) -> watch::Receiver<u64> {
         self.inner.store.bindings_changed()
     }
 
-    fn caught_up(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool> {
+    fn set_backfill_mark(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool> {
         Box::pin(async move {
             let write = move |tx: &crate::store::Tx<'_>| bindings::caught_up(tx, &at, &through);
             self.inner
@@ -353,7 +357,8 @@ impl Inner {
     /// Returns the open sessions that a person may see, last used first: the same as `/acp sessions` lists.
     async fn visible(&self, at: &ConversationRef, author_id: &str) -> Result<Vec<SessionRow>, Failure> {
         let rows = self.service.sessions(false, SESSIONS_MAX).await?;
-        let standing = self.channels.get(at).map_or(Standing::Person, |channel| channel.standing(author_id));
+        let standing =
+            self.channels.get(at).map_or(Standing::Person, |channel| channel.author_role(author_id));
         let name = author_id.to_owned();
         let read = self.store.read("suggest_sessions", move |db| {
             let by = Requester { name: &name, standing, approves: Approves::Nothing };

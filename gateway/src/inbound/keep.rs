@@ -92,7 +92,7 @@ fn kept(tx: &Tx<'_>, said: &Inbound) -> Result<ReservedRowState, StoreError> {
 }
 
 impl InboundService {
-    /// See [`crate::channel::InboundPort::keep_first`].
+    /// See [`crate::channel::InboundPort::reserve`].
     pub(super) async fn first_kept(&self, message: Inbound, patience: Duration) -> ReserveOutcome {
         if let Err(failure) = check(&message) {
             return ReserveOutcome::NotReserved { why: failure.to_string() };
@@ -159,7 +159,7 @@ impl InboundService {
         }
     }
 
-    /// See [`crate::channel::InboundPort::told`].
+    /// See [`crate::channel::InboundPort::mark_replied`].
     pub(super) async fn was_told(&self, message: Inbound, answer: Option<PostedReply>) -> bool {
         let said = message.clone();
         let settle = move |tx: &Tx<'_>| {

@@ -250,12 +250,13 @@ impl Inner {
             (false, false) => PriorReply::Perhaps,
         };
         let told = self.tell(&row.inbound, &outcome, row.received_at_ms, before).await?;
-        let hears_itself = self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.hears_itself());
+        let receives_own_messages =
+            self.channels.get(&row.inbound.conversation).is_ok_and(|it| it.receives_own_messages());
         let said = row.inbound;
         let settle = move |tx: &crate::store::Tx<'_>| {
             for reply in &told {
                 replies::ended(tx, &reply.nonce, Some(&reply.message.message_id))?;
-                if hears_itself {
+                if receives_own_messages {
                     said::remember(tx, &said.conversation, &reply.message.message_id)?;
                 }
                 if let (true, Some(asks), Some(session)) =

@@ -1,7 +1,7 @@
 //! Replies to messages: sent once, with a nonce derived from the message.
 
 use super::keep::late;
-use super::{Inner, root_nonce};
+use super::{Inner, message_nonce};
 use crate::channel::{ChannelAdapter, LookupOutcome, Outgoing, SendOutcome, Signal};
 use crate::core::project::PartKind;
 use crate::core::split::split;
@@ -58,7 +58,8 @@ impl Inner {
         let text = match inbound.answer {
             Answer::ByMessage => outcome.text(),
             Answer::ByCaller => {
-                late(inbound, outcome, before == PriorReply::PerhapsByCaller, channel.reads_markdown()).into()
+                late(inbound, outcome, before == PriorReply::PerhapsByCaller, channel.renders_markdown())
+                    .into()
             }
         };
         let kind =
@@ -73,7 +74,7 @@ impl Inner {
         let count = texts.len();
         for (number, text) in texts.into_iter().enumerate() {
             let asks = outcome.asks().filter(|_| number + 1 == count);
-            let nonce = root_nonce(inbound, &format!("reply {number}"));
+            let nonce = message_nonce(inbound, &format!("reply {number}"));
             let Apart { tag, others } = self.apart(inbound, (&nonce, &text), received_at_ms).await?;
             let message = Outgoing {
                 kind,

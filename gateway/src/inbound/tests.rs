@@ -251,7 +251,7 @@ impl ChannelAdapter for Foggy {
         Limit::new(Unit::Bytes, 1_000)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 

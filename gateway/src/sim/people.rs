@@ -192,17 +192,17 @@ impl Door {
             Want::Edited { conversation: at, message, text } => {
                 let (at, id) = (conversation(&at), message_id(message));
                 let amended = match text {
-                    Some(text) => self.inlet.edited(at, id, text).await,
-                    None => self.inlet.deleted(at, id).await,
+                    Some(text) => self.inlet.on_message_edited(at, id, text).await,
+                    None => self.inlet.on_message_deleted(at, id).await,
                 };
                 heard(matches!(amended, MessageChangeOutcome::Later { .. }))?
             }
             Want::Changed { conversation: at, change } => {
-                let changed = self.inlet.changed(conversation(&at), change).await;
+                let changed = self.inlet.on_conversation_event(conversation(&at), change).await;
                 heard(matches!(changed, ConversationEventOutcome::Later { .. }))?
             }
             Want::CaughtUp { conversation: at, through } => {
-                heard(!self.inlet.caught_up(conversation(&at), through.to_string()).await)?
+                heard(!self.inlet.set_backfill_mark(conversation(&at), through.to_string()).await)?
             }
         })
     }

@@ -87,7 +87,7 @@ impl ChannelAdapter for Room {
         Some(FILE_BYTES_MAX)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 

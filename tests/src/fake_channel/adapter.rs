@@ -199,7 +199,7 @@ impl ChannelAdapter for FakeChannel {
         Limit::new(Unit::Utf16, MESSAGE_UNITS_MAX)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 /// First and longest pause. The longest is short, since a deleted message must be dropped before its turn
 /// begins.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// Result of an attempt that may have to be repeated.
 pub(super) trait Retryable {
     /// Returns the reason if the attempt failed and a retry may succeed.
-    fn later(&self) -> Option<String>;
+    fn retry_reason(&self) -> Option<String>;
 }
 
 impl Retryable for IntakeOutcome {
-    fn later(&self) -> Option<String> {
+    fn retry_reason(&self) -> Option<String> {
         match self {
             Self::Later { why } => Some(why.clone()),
             Self::Accepted(_) | Self::Refused { .. } => None,
@@ -27,7 +27,7 @@ impl Retryable for IntakeOutcome {
 }
 
 impl Retryable for MessageChangeOutcome {
-    fn later(&self) -> Option<String> {
+    fn retry_reason(&self) -> Option<String> {
         match self {
             Self::Later { why } => Some(why.clone()),
             Self::Done | Self::TooLate | Self::NotOurs => None,
@@ -36,7 +36,7 @@ impl Retryable for MessageChangeOutcome {
 }
 
 impl Retryable for ConversationEventOutcome {
-    fn later(&self) -> Option<String> {
+    fn retry_reason(&self) -> Option<String> {
         match self {
             Self::Later { why } => Some(why.clone()),
             Self::Parked | Self::Resumed | Self::Ended | Self::Nothing => None,
@@ -47,7 +47,7 @@ impl Retryable for ConversationEventOutcome {
 /// Result of a read-only request. A refusal for lack of access is final: Discord reports restored access, and
 /// then the request is made again.
 impl Retryable for Result<(), Fault> {
-    fn later(&self) -> Option<String> {
+    fn retry_reason(&self) -> Option<String> {
         let fault = self.as_ref().err()?;
         let is_for_now = match fault {
             Fault::Rejected(rejection) => {
@@ -60,18 +60,18 @@ impl Retryable for Result<(), Fault> {
 }
 
 /// Retries an operation until success or permanent failure. Later jobs of the conversation wait meanwhile.
-pub(super) async fn again<T: Retryable, F: Future<Output = T>>(
+pub(super) async fn retry_until_done<T: Retryable, F: Future<Output = T>>(
     what: &'static str,
     at: Snowflake,
     attempt: impl Fn() -> F,
 ) -> T {
-    let mut pause = PAUSE.0;
+    let mut pause = BACKOFF.0;
     loop {
         let done = attempt().await;
-        let Some(why) = done.later() else { return done };
+        let Some(why) = done.retry_reason() else { return done };
         tracing::warn!(why, thread_id = %at, "{what} waits");
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause = (pause * 2).min(BACKOFF.1);
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
             let left = Mutex::new(answers.into_iter());
             let next =
                 || left.lock().ok().and_then(|mut left| left.next()).unwrap_or(MessageChangeOutcome::NotOurs);
-            let done = again("it", Snowflake(1), || std::future::ready(next())).await;
+            let done = retry_until_done("it", Snowflake(1), || std::future::ready(next())).await;
             assert_eq!((done, begun.elapsed()), (want, Duration::from_millis(after_ms)));
         }
     }
@@ -119,19 +119,19 @@ mod tests {
         let why = || "busy".to_owned();
         let gone = ConversationEventOutcome::Later { why: why() };
         let said = IntakeOutcome::Later { why: why() };
-        assert_eq!([gone.later(), said.later()], [Some(why()), Some(why())]);
+        assert_eq!([gone.retry_reason(), said.retry_reason()], [Some(why()), Some(why())]);
         let over = [
             ConversationEventOutcome::Parked,
             ConversationEventOutcome::Resumed,
             ConversationEventOutcome::Ended,
             ConversationEventOutcome::Nothing,
         ];
-        assert!(over.iter().all(|changed| changed.later().is_none()));
+        assert!(over.iter().all(|changed| changed.retry_reason().is_none()));
         let over = [
             IntakeOutcome::Accepted(crate::channel::CallerReply::default()),
             IntakeOutcome::Refused { why: why() },
         ];
-        assert!(over.iter().all(|offered| offered.later().is_none()));
+        assert!(over.iter().all(|offered| offered.retry_reason().is_none()));
     }
 
     #[test]
@@ -144,8 +144,8 @@ mod tests {
             (Meaning::LostAccess, false),
             (Meaning::Gone(What::Channel), false),
         ] {
-            assert_eq!(Err(rejected(meaning)).later().is_some(), want, "{meaning:?}");
+            assert_eq!(Err(rejected(meaning)).retry_reason().is_some(), want, "{meaning:?}");
         }
-        assert_eq!(Ok(()).later(), None);
+        assert_eq!(Ok(()).retry_reason(), None);
     }
 }

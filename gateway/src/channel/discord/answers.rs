@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 /// Period in which an interaction can be answered: one minute less than the lifetime of the token (discord.md
 /// §3).
-const ANSWERABLE: Duration = Duration::from_secs(14 * 60);
+const RESPONSE_WINDOW: Duration = Duration::from_secs(14 * 60);
 /// First and longest pause between two attempts.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Maximum number of replies that wait for a retry. Beyond that, the gateway replies in the conversation at
 /// once.
-pub(super) const REPEATS_MAX: usize = 32;
+pub(super) const PENDING_RETRIES_MAX: usize = 32;
 
 /// Pending reply to an interaction. With a claim: the result. Without: a notice that the gateway will process
 /// the interaction later and then reply in the conversation.
@@ -42,7 +42,7 @@ impl PendingResponse {
         // A deferred interaction must not wait for the reply, which may be retried for minutes.
         let claim = said.is_ok().then_some(claim);
         let said = said.unwrap_or_else(|not_yet| not_yet);
-        Self { claim, message, said, until: begun + ANSWERABLE }
+        Self { claim, message, said, until: begun + RESPONSE_WINDOW }
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) enum ResendEffect {
 }
 
 /// Returns the minimum pause before a failed reply may be sent again; `None` if not allowed.
-fn after(fault: &Fault, twice: ResendEffect) -> Option<Duration> {
+fn retry_delay(fault: &Fault, twice: ResendEffect) -> Option<Duration> {
     match fault {
         Fault::Limited { retry_after } => Some(*retry_after),
         Fault::Uncertain { .. } => (twice == ResendEffect::Same).then_some(Duration::ZERO),
@@ -73,7 +73,7 @@ impl Inner {
     /// Sends a reply and records the success. `give` makes one attempt; `shown` returns the reply if it
     /// remains in the conversation as a message. After a definite failure the progress placeholder is
     /// removed.
-    pub(super) async fn answer<F: Future<Output = Result<Posted, Fault>>>(
+    pub(super) async fn respond<F: Future<Output = Result<Posted, Fault>>>(
         &self,
         inbox: &dyn InboundPort,
         at: &Interaction,
@@ -82,22 +82,22 @@ impl Inner {
         give: impl Fn() -> F,
         shown: impl FnOnce(&Posted) -> Option<PostedReply>,
     ) {
-        match given(&self.repeats, due.until, twice, give).await {
-            Ok(posted) if due.claim.is_some() => self.was_told(inbox, due, shown(&posted)).await,
+        match respond_with_retry(&self.retry_permits, due.until, twice, give).await {
+            Ok(posted) if due.claim.is_some() => self.record_reply(inbox, due, shown(&posted)).await,
             // Without a claim, the gateway processes the interaction and replies.
             Ok(_) => {}
             Err(fault) => {
                 tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
                 drop(due);
                 if twice == ResendEffect::Same && !matches!(fault, Fault::Uncertain { .. }) {
-                    self.works_no_more(at).await;
+                    self.delete_placeholder(at).await;
                 }
             }
         }
     }
 
     /// Deletes the progress placeholder of a command.
-    pub(super) async fn works_no_more(&self, at: &Interaction) {
+    pub(super) async fn delete_placeholder(&self, at: &Interaction) {
         if let Err(fault) = self.rest.delete_original(at.application, &at.token).await {
             tracing::debug!(%fault, interaction = %at.id, "the sign that a command is worked on may stay");
         }
@@ -105,16 +105,18 @@ impl Inner {
 
     /// Records that the user got a reply. Retries on failure and holds the claim meanwhile, so that the
     /// gateway does not reply too.
-    pub(super) async fn was_told(
+    pub(super) async fn record_reply(
         &self,
         inbox: &dyn InboundPort,
         due: PendingResponse,
         answer: Option<PostedReply>,
     ) {
-        let mut pause = PAUSE.0;
-        while !inbox.told(due.message.clone(), answer.clone()).await && Instant::now() + pause < due.until {
+        let mut pause = BACKOFF.0;
+        while !inbox.mark_replied(due.message.clone(), answer.clone()).await
+            && Instant::now() + pause < due.until
+        {
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE.1);
+            pause = (pause * 2).min(BACKOFF.1);
         }
         drop(due.claim);
     }
@@ -122,25 +124,25 @@ impl Inner {
 
 /// Sends a reply, with retries until success, a final refusal or the deadline. Each reply that waits for a
 /// retry holds a permit of `places`.
-async fn given<T, F: Future<Output = Result<T, Fault>>>(
+async fn respond_with_retry<T, F: Future<Output = Result<T, Fault>>>(
     places: &Semaphore,
     until: Instant,
     twice: ResendEffect,
     give: impl Fn() -> F,
 ) -> Result<T, Fault> {
-    let (mut pause, mut place) = (PAUSE.0, None);
+    let (mut pause, mut place) = (BACKOFF.0, None);
     loop {
         let fault = match give().await {
             Ok(posted) => return Ok(posted),
             Err(fault) => fault,
         };
         place = place.or_else(|| places.try_acquire().ok());
-        let wait = after(&fault, twice).filter(|_| place.is_some());
+        let wait = retry_delay(&fault, twice).filter(|_| place.is_some());
         let next = wait.map(|wait| Instant::now() + wait.max(pause)).filter(|next| *next < until);
         let Some(next) = next else { return Err(fault) };
         tracing::info!(%fault, "an answer is given again");
         tokio::time::sleep_until(next).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause = (pause * 2).min(BACKOFF.1);
     }
 }
 
@@ -196,7 +198,7 @@ mod tests {
             count.set(count.get() + 1);
             left.borrow_mut().next().map_or(Ok(()), Err)
         };
-        let became = given(&Semaphore::new(places), begun + ANSWERABLE, twice, give).await;
+        let became = respond_with_retry(&Semaphore::new(places), begun + RESPONSE_WINDOW, twice, give).await;
         (became, count.get(), begun.elapsed().as_secs())
     }
 

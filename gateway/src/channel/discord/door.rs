@@ -27,7 +27,7 @@ impl Principals {
     }
 
     /// Returns users and roles as Discord mentions; `None` if none are listed.
-    pub(crate) fn named(&self) -> Option<String> {
+    pub(crate) fn mentions(&self) -> Option<String> {
         let users = self.users.iter().map(|id| format!("<@{id}>"));
         let roles = self.roles.iter().map(|id| format!("<@&{id}>"));
         let mut names: Vec<String> = roles.chain(users).take(NAMED_MAX).collect();
@@ -58,22 +58,22 @@ pub(crate) struct AccessRules {
 
 impl AccessRules {
     /// True if the rules depend on roles.
-    pub(crate) fn names_roles(&self) -> bool {
+    pub(crate) fn uses_roles(&self) -> bool {
         !self.allowed.roles.is_empty() || !self.approvers.roles.is_empty()
     }
 
     /// True if a server is served, or unknown.
-    pub(crate) fn serves(&self, guild: Option<Snowflake>) -> bool {
+    pub(crate) fn is_guild_allowed(&self, guild: Option<Snowflake>) -> bool {
         self.guilds.is_empty() || guild.is_none_or(|guild| self.guilds.contains(&guild))
     }
 
     /// True if a member may speak to agents; approvers always may.
-    pub(crate) fn admits(&self, who: &Member) -> bool {
+    pub(crate) fn is_allowed(&self, who: &Member) -> bool {
         self.allowed.has(who) || self.approvers.has(who)
     }
 
     /// Returns the scope of agents' requests that a member may answer.
-    pub(crate) fn approves(&self, who: &Member) -> Approves {
+    pub(crate) fn approval_scope(&self, who: &Member) -> Approves {
         match (self.approvers.is_empty(), self.approvers.has(who)) {
             (true, _) => Approves::Own,
             (false, true) => Approves::All,
@@ -106,14 +106,14 @@ mod tests {
             (people(&[7, 8], &[9]), Some("<@&9>, <@7> or <@8>")),
             (people(&[1, 2, 3, 4, 5], &[9]), Some("<@&9>, <@1>, <@2>, <@3> or 2 more")),
         ] {
-            assert_eq!(people.named().as_deref(), want);
+            assert_eq!(people.mentions().as_deref(), want);
         }
     }
 
     #[test]
     fn nobody_gets_in_where_nobody_is_named() {
         let closed = AccessRules::default();
-        assert!(!closed.admits(&member(1, &[2])));
+        assert!(!closed.is_allowed(&member(1, &[2])));
         let door = AccessRules {
             allowed: people(&[1], &[20]),
             approvers: people(&[3], &[30]),
@@ -126,16 +126,16 @@ mod tests {
             (member(3, &[]), true, Approves::All),
             (member(1, &[30]), true, Approves::All),
         ] {
-            assert_eq!((door.admits(&who), door.approves(&who)), (admitted, approves), "{who:?}");
+            assert_eq!((door.is_allowed(&who), door.approval_scope(&who)), (admitted, approves), "{who:?}");
         }
         let own = AccessRules { allowed: people(&[1], &[]), ..AccessRules::default() };
-        assert_eq!(own.approves(&member(1, &[])), Approves::Own);
+        assert_eq!(own.approval_scope(&member(1, &[])), Approves::Own);
     }
 
     #[test]
     fn a_server_that_is_not_named_is_not_served() {
         let some = AccessRules { guilds: [Snowflake(1)].into(), ..AccessRules::default() };
-        assert!(some.serves(Some(Snowflake(1))) && !some.serves(Some(Snowflake(2))));
-        assert!(AccessRules::default().serves(Some(Snowflake(2))));
+        assert!(some.is_guild_allowed(Some(Snowflake(1))) && !some.is_guild_allowed(Some(Snowflake(2))));
+        assert!(AccessRules::default().is_guild_allowed(Some(Snowflake(2))));
     }
 }

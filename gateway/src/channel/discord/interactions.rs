@@ -23,15 +23,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time limit for the commit of an interaction, so that the acknowledgement is in time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ACKNOWLEDGE_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Maximum number of attempts to process an interaction, and the pause between attempts.
-const OFFERS: (u32, Duration) = (8, Duration::from_millis(500));
+const OFFER_ATTEMPTS: (u32, Duration) = (8, Duration::from_millis(500));
 /// Maximum length of a reply, in UTF-16 units; the rest is in the history of the session.
 const ANSWER_CHARS_MAX: usize = 1_900;
 
 /// Returns the display name of a member.
-pub(super) fn shown(who: &Member) -> String {
+pub(super) fn display_name(who: &Member) -> String {
     who.user.shown.clone().unwrap_or_else(|| who.user.name.clone())
 }
 
@@ -41,14 +41,14 @@ impl Inner {
         let at = &command.at;
         let text = match line(&specs(), &command) {
             Ok(text) => text,
-            Err(why) => return self.refuse(at, &why.to_string()).await,
+            Err(why) => return self.respond_denied(at, &why.to_string()).await,
         };
-        if let Some(why) = self.closed_to(at) {
-            return self.refuse(at, &why).await;
+        if let Some(why) = self.denial_reason(at) {
+            return self.respond_denied(at, &why).await;
         }
         let is_private = command::parse(&text).is_none_or(|command| command.is_private());
         let later = Callback::Later { flags: if is_private { EPHEMERAL } else { 0 } };
-        let Some(due) = self.taken(inbox, at, text, &later).await else { return };
+        let Some(due) = self.accept(inbox, at, text, &later).await else { return };
         let said = &due.said;
         let text = if said.text.is_empty() { "Done.".to_owned() } else { cut(&said.text) };
         let answer = body(&text, &said.actions);
@@ -58,7 +58,7 @@ impl Inner {
             let (message_id, text) = (posted.id.to_string(), answer.content.clone());
             has_buttons.then_some(PostedReply { message_id, text })
         };
-        self.answer(inbox, at, due, ResendEffect::Same, give, shown).await;
+        self.respond(inbox, at, due, ResendEffect::Same, give, shown).await;
     }
 
     /// Handles a click: runs the command encoded in the button.
@@ -69,28 +69,28 @@ impl Inner {
             Carried::OtherVersion(_) => {
                 let why =
                     "This button is of another version of the gateway. Type the command instead: /acp help.";
-                return self.refuse(at, why).await;
+                return self.respond_denied(at, why).await;
             }
-            Carried::Foreign => return self.refuse(at, "This button means nothing here.").await,
+            Carried::Foreign => return self.respond_denied(at, "This button means nothing here.").await,
         };
-        if let Some(why) = self.closed_to(at) {
-            return self.refuse(at, &why).await;
+        if let Some(why) = self.denial_reason(at) {
+            return self.respond_denied(at, &why).await;
         }
-        let Some(due) = self.taken(inbox, at, text, &Callback::UpdateLater).await else { return };
+        let Some(due) = self.accept(inbox, at, text, &Callback::UpdateLater).await else { return };
         let said = &due.said;
         if said.text.is_empty() || said.shown {
-            return self.was_told(inbox, due, None).await;
+            return self.record_reply(inbox, due, None).await;
         }
         let answer = Body { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
         let give = || self.rest.followup(at.application, &at.token, &answer);
-        self.answer(inbox, at, due, ResendEffect::Shown, give, |_| None).await;
+        self.respond(inbox, at, due, ResendEffect::Shown, give, |_| None).await;
     }
 
     /// Sends suggestions to a person who is typing a command.
     pub(super) async fn autocomplete(&self, inbox: &dyn InboundPort, command: Command) {
         let at = &command.at;
         let mut choices = Vec::new();
-        if let (None, Some((what, prefix))) = (self.closed_to(at), typed(&command)) {
+        if let (None, Some((what, prefix))) = (self.denial_reason(at), typed(&command)) {
             let who = at.who.user.id.to_string();
             choices = render::choices(inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await);
         }
@@ -100,13 +100,13 @@ impl Inner {
     }
 
     /// Returns the reason if an interaction is not authorized.
-    fn closed_to(&self, at: &Interaction) -> Option<String> {
+    fn denial_reason(&self, at: &Interaction) -> Option<String> {
         let settings = self.settings();
-        let door = &settings.door;
-        if !door.serves(at.guild) {
+        let access = &settings.access;
+        if !access.is_guild_allowed(at.guild) {
             return Some("This server is not served by this gateway.".to_owned());
         }
-        (!door.admits(&at.who)).then(|| {
+        (!access.is_allowed(&at.who)).then(|| {
             format!(
                 "You may not use this gateway's agents. Whoever runs it can add your id {} to \
                  channels.discord.accounts.{}.allowed_users, or give you a role of allowed_roles there.",
@@ -115,7 +115,7 @@ impl Inner {
         })
     }
 
-    async fn refuse(&self, at: &Interaction, why: &str) {
+    async fn respond_denied(&self, at: &Interaction, why: &str) {
         let answer = Callback::Message(Body { flags: EPHEMERAL, ..Body::text(cut(why)) });
         if let Err(fault) = self.rest.callback(at.id, &at.token, &answer).await {
             tracing::warn!(%fault, interaction = %at.id, "somebody was not told why nothing is done");
@@ -124,7 +124,7 @@ impl Inner {
 
     /// Commits, acknowledges and processes an interaction. Returns the pending reply, if the caller must send
     /// one.
-    async fn taken(
+    async fn accept(
         &self,
         inbox: &dyn InboundPort,
         at: &Interaction,
@@ -132,14 +132,17 @@ impl Inner {
         taken: &Callback,
     ) -> Option<PendingResponse> {
         let begun = Instant::now();
-        let until = begun + PATIENCE;
+        let until = begun + ACKNOWLEDGE_DEADLINE;
         let Ok(message) = tokio::time::timeout_at(until, self.inbound(at, text)).await else {
-            self.refuse(at, "Discord does not say in time where this is, so nothing was done. Try again.")
-                .await;
+            self.respond_denied(
+                at,
+                "Discord does not say in time where this is, so nothing was done. Try again.",
+            )
+            .await;
             return None;
         };
         let left = until.saturating_duration_since(Instant::now());
-        let claim = match inbox.keep_first(message.clone(), left).await {
+        let claim = match inbox.reserve(message.clone(), left).await {
             ReserveOutcome::Reserved(claim) => claim,
             ReserveOutcome::Duplicate => {
                 tracing::info!(interaction = %at.id, "an interaction came again");
@@ -150,14 +153,14 @@ impl Inner {
                 let text = format!(
                     "The gateway cannot keep that just now ({why}), so nothing was done. Try again in a moment."
                 );
-                self.refuse(at, &text).await;
+                self.respond_denied(at, &text).await;
                 return None;
             }
             ReserveOutcome::Unknown { why } => {
                 tracing::warn!(why, interaction = %at.id, "nobody knows whether an interaction was kept");
                 let text = "It is not known whether the gateway kept that. If it did, it is done and said in this \
                             conversation: look before you repeat it.";
-                self.refuse(at, text).await;
+                self.respond_denied(at, text).await;
                 return None;
             }
         };
@@ -176,7 +179,7 @@ impl Inner {
                 drop(claim);
                 drop(self.offer(inbox, at, message).await);
                 if let Callback::Later { .. } = taken {
-                    self.works_no_more(at).await;
+                    self.delete_placeholder(at).await;
                 }
                 None
             }
@@ -193,7 +196,7 @@ impl Inner {
         let Err(fault) = self.rest.callback(at.id, &at.token, callback).await else {
             return AcknowledgementReceipt::Yes;
         };
-        let heard = heard(&fault, is_new);
+        let heard = acknowledgement_receipt(&fault, is_new);
         tracing::warn!(%fault, interaction = %at.id, ?heard, "an interaction was not acknowledged");
         heard
     }
@@ -201,14 +204,14 @@ impl Inner {
     async fn inbound(&self, at: &Interaction, text: String) -> Inbound {
         let is_known = at.parent.is_some() || at.is_thread == Some(false);
         if is_known {
-            self.known.is_at(at.channel, at.parent, at.guild);
+            self.cache.set_location(at.channel, at.parent, at.guild);
         }
         let parent = if is_known { at.parent } else { self.parent_of(at.channel).await };
         Inbound {
             author_id: at.who.user.id.to_string(),
-            approves: self.settings().door.approves(&at.who),
+            approves: self.settings().access.approval_scope(&at.who),
             answer: Answer::ByCaller,
-            ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), shown(&at.who), text)
+            ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), display_name(&at.who), text)
         }
     }
 
@@ -220,7 +223,7 @@ impl Inner {
         at: &Interaction,
         message: Inbound,
     ) -> Result<CallerReply, CallerReply> {
-        for _ in 0..OFFERS.0 {
+        for _ in 0..OFFER_ATTEMPTS.0 {
             match inbox.offer(message.clone()).await {
                 IntakeOutcome::Accepted(said) => return Ok(said),
                 IntakeOutcome::Refused { why } => {
@@ -228,7 +231,7 @@ impl Inner {
                 }
                 IntakeOutcome::Later { why } => {
                     tracing::warn!(why, interaction = %at.id, "an interaction waits");
-                    tokio::time::sleep(OFFERS.1).await;
+                    tokio::time::sleep(OFFER_ATTEMPTS.1).await;
                 }
             }
         }
@@ -247,7 +250,7 @@ enum AcknowledgementReceipt {
 }
 
 /// Interprets the fault of an acknowledgement.
-const fn heard(fault: &Fault, is_new: bool) -> AcknowledgementReceipt {
+const fn acknowledgement_receipt(fault: &Fault, is_new: bool) -> AcknowledgementReceipt {
     match fault {
         // An earlier process of this gateway acknowledged; for a new interaction some other program did.
         Fault::Rejected(why) if matches!(why.meaning, Meaning::AlreadyAnswered) && !is_new => {
@@ -292,7 +295,7 @@ mod tests {
             (Fault::Uncertain { why: "reset".to_owned() }, true, AcknowledgementReceipt::Unknown),
             (Fault::Uncertain { why: "reset".to_owned() }, false, AcknowledgementReceipt::Unknown),
         ] {
-            assert_eq!(heard(&fault, is_new), want, "{fault:?} {is_new}");
+            assert_eq!(acknowledgement_receipt(&fault, is_new), want, "{fault:?} {is_new}");
         }
     }
 }

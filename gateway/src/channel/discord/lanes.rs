@@ -6,9 +6,9 @@
 //! message without an event is found together with the next message, or with the next websocket session.
 
 use super::Inner;
-use super::again::{Retryable as _, again};
-use super::backfill::{LOOK, MISSED, UnverifiedMessages, remember};
-use super::interactions::shown;
+use super::again::{Retryable as _, retry_until_done};
+use super::backfill::{BACKFILL_BUDGET, IDLE_BUDGET, UnverifiedMessages, remember};
+use super::interactions::display_name;
 use super::known::ConversationLocation;
 use super::lately::RecentEvents;
 use super::looks::ArchiveState;
@@ -29,11 +29,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 /// Maximum number of jobs in one queue. Jobs beyond that are read from Discord again.
-const WAITING_MAX: usize = 256;
+const JOBS_MAX: usize = 256;
 /// Idle time after which a worker ends.
 const IDLE: Duration = Duration::from_secs(300);
 /// First and longest pause between attempts to read or commit.
-pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+pub(super) const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// Maximum size of a downloaded file, in bytes, and the timeout of the download.
 const FILE_MAX: (u64, Duration) = (8 * 1024 * 1024, Duration::from_secs(20));
 
@@ -43,7 +43,7 @@ pub(super) enum ConversationJob {
     Message(Box<Message>),
     /// Job for a conversation that may be unbound: the worker first determines whether a binding exists, or
     /// the configuration binds the parent channel. Holds a permit of the limit for such jobs.
-    Unsure(Box<ConversationJob>, OwnedSemaphorePermit),
+    Unclassified(Box<ConversationJob>, OwnedSemaphorePermit),
     /// Edited message.
     Edited(Edit),
     /// Deleted message.
@@ -57,10 +57,10 @@ pub(super) enum ConversationJob {
 impl ConversationJob {
     /// Returns the message from which a backfill restores this job. `None` for changes, which Discord reports
     /// once, and for commands, which a backfill does not read in unbound conversations.
-    fn is_read_from(&self) -> Option<Snowflake> {
+    fn backfill_start(&self) -> Option<Snowflake> {
         match self {
             Self::Message(message) => command::parse(&message.text).is_none().then_some(message.id),
-            Self::Unsure(job, _) => job.is_read_from(),
+            Self::Unclassified(job, _) => job.backfill_start(),
             Self::Edited(_) | Self::Deleted(_) | Self::Thread(_) | Self::Gone(_) => None,
         }
     }
@@ -70,42 +70,42 @@ impl ConversationJob {
 pub(super) struct ConversationWorkers {
     inner: Arc<Inner>,
     inbox: Arc<dyn InboundPort>,
-    lanes: HashMap<Snowflake, Arc<ConversationQueue<ConversationJob>>>,
+    queues: HashMap<Snowflake, Arc<ConversationQueue<ConversationJob>>>,
 }
 
 impl ConversationWorkers {
     pub(super) fn new(inner: Arc<Inner>, inbox: Arc<dyn InboundPort>) -> Self {
-        Self { inner, inbox, lanes: HashMap::new() }
+        Self { inner, inbox, queues: HashMap::new() }
     }
 
     /// Adds a job to the queue of a conversation. Never waits.
-    pub(super) fn put(
+    pub(super) fn enqueue(
         &mut self,
         tasks: &mut tokio::task::JoinSet<()>,
         channel: Snowflake,
         job: ConversationJob,
     ) {
         let mut job = job;
-        let from = job.is_read_from();
-        while let EnqueueOutcome::Closed(back) = self.open(tasks, channel).put(job, from) {
+        let from = job.backfill_start();
+        while let EnqueueOutcome::Closed(back) = self.open(tasks, channel).enqueue(job, from) {
             job = back;
         }
     }
 
     /// Requests a backfill for a message dropped at a limit; effective only if the conversation proves to be
     /// bound.
-    pub(super) fn miss(
+    pub(super) fn request_backfill_from(
         &mut self,
         tasks: &mut tokio::task::JoinSet<()>,
         channel: Snowflake,
         message: Snowflake,
     ) {
-        while !self.open(tasks, channel).miss(message) {}
+        while !self.open(tasks, channel).request_backfill_from(message) {}
     }
 
     /// Requests a backfill of a conversation before all other jobs. Repeated requests lead to one backfill.
-    pub(super) fn read(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) {
-        while !self.open(tasks, channel).read() {}
+    pub(super) fn request_backfill(&mut self, tasks: &mut tokio::task::JoinSet<()>, channel: Snowflake) {
+        while !self.open(tasks, channel).request_backfill() {}
     }
 
     /// Returns the queue of a conversation. Starts a worker if none is running.
@@ -114,26 +114,26 @@ impl ConversationWorkers {
         tasks: &mut tokio::task::JoinSet<()>,
         channel: Snowflake,
     ) -> &ConversationQueue<ConversationJob> {
-        if self.lanes.get(&channel).is_none_or(|lane| lane.is_closed()) {
-            self.lanes.retain(|_, lane| !lane.is_closed());
+        if self.queues.get(&channel).is_none_or(|queue| queue.is_closed()) {
+            self.queues.retain(|_, queue| !queue.is_closed());
         }
         let (inner, inbox) = (&self.inner, &self.inbox);
-        self.lanes.entry(channel).or_insert_with(|| {
-            let mailbox = Arc::new(ConversationQueue::new(WAITING_MAX));
-            let lane = ConversationWorker {
+        self.queues.entry(channel).or_insert_with(|| {
+            let queue = Arc::new(ConversationQueue::new(JOBS_MAX));
+            let worker = ConversationWorker {
                 inner: Arc::clone(inner),
                 inbox: Arc::clone(inbox),
                 channel,
-                mailbox: Arc::clone(&mailbox),
-                behind: UnverifiedMessages::default(),
-                owed: PendingChecks::default(),
-                left: None,
-                lately: RecentEvents::default(),
-                turned_away: BTreeSet::new(),
+                queue: Arc::clone(&queue),
+                unverified: UnverifiedMessages::default(),
+                pending_checks: PendingChecks::default(),
+                uncompared: None,
+                recent_events: RecentEvents::default(),
+                rejected: BTreeSet::new(),
                 missed: None,
             };
-            tasks.spawn(lane.run());
-            mailbox
+            tasks.spawn(worker.run());
+            queue
         })
     }
 }
@@ -143,19 +143,19 @@ pub(super) struct ConversationWorker {
     pub(super) inner: Arc<Inner>,
     pub(super) inbox: Arc<dyn InboundPort>,
     pub(super) channel: Snowflake,
-    pub(super) mailbox: Arc<ConversationQueue<ConversationJob>>,
+    pub(super) queue: Arc<ConversationQueue<ConversationJob>>,
     /// Messages passed in from events that no history read has covered yet.
-    pub(super) behind: UnverifiedMessages,
+    pub(super) unverified: UnverifiedMessages,
     /// Pending checks.
-    pub(super) owed: PendingChecks,
+    pub(super) pending_checks: PendingChecks,
     /// Messages whose turn has not begun and that still have to be compared with their current text; `None`:
     /// all.
-    pub(super) left: Option<BTreeSet<Snowflake>>,
+    pub(super) uncompared: Option<BTreeSet<Snowflake>>,
     /// Ids of messages with an event during the last 10 s.
-    pub(super) lately: RecentEvents,
+    pub(super) recent_events: RecentEvents,
     /// Messages of people not on the allow-list: checked once during the life of the worker, even if received
     /// again.
-    turned_away: BTreeSet<Snowflake>,
+    rejected: BTreeSet<Snowflake>,
     /// First message rejected by the full queue, until a backfill from this message is complete.
     pub(super) missed: Option<Snowflake>,
 }
@@ -174,66 +174,66 @@ enum IdleAction {
 impl Drop for ConversationWorker {
     fn drop(&mut self) {
         // The next job starts another worker.
-        self.mailbox.abandon();
+        self.queue.force_close();
     }
 }
 
 impl ConversationWorker {
     async fn run(mut self) {
-        let mailbox = Arc::clone(&self.mailbox);
+        let queue = Arc::clone(&self.queue);
         loop {
-            let (at, due) = self.due(Instant::now());
-            match (tokio::time::timeout_at(at, mailbox.next()).await, due) {
-                (Ok(QueueItem::Job(job)), _) => self.work(job).await,
-                (Ok(QueueItem::Read(from)), _) => self.catch_up(from).await,
+            let (at, due) = self.next_idle_action(Instant::now());
+            match (tokio::time::timeout_at(at, queue.next()).await, due) {
+                (Ok(QueueItem::Job(job)), _) => self.process(job).await,
+                (Ok(QueueItem::Read(from)), _) => self.backfill(from).await,
                 // New jobs interrupt checks and history reads.
-                (Err(_), IdleAction::Look(look)) => self.look(look).await,
-                (Err(_), IdleAction::Read) => self.read_on(LOOK, mailbox.arrives()).await,
+                (Err(_), IdleAction::Look(look)) => self.run_check(look).await,
+                (Err(_), IdleAction::Read) => self.verify_history(IDLE_BUDGET, queue.wait_nonempty()).await,
                 // The bot has no access, and only this worker knows the start of the backfill.
-                (Err(_), IdleAction::End) if self.missed.is_some() => self.catch_up(None).await,
-                (Err(_), IdleAction::End) if mailbox.close() => return,
+                (Err(_), IdleAction::End) if self.missed.is_some() => self.backfill(None).await,
+                (Err(_), IdleAction::End) if queue.close() => return,
                 (Err(_), IdleAction::End) => {}
             }
         }
     }
 
     /// Returns the next action if no job arrives, and the time for it.
-    fn due(&self, now: Instant) -> (Instant, IdleAction) {
-        let look = self.owed.next().map(|(at, look)| (at, IdleAction::Look(look)));
-        let read = self.behind.due().map(|at| (at, IdleAction::Read));
+    fn next_idle_action(&self, now: Instant) -> (Instant, IdleAction) {
+        let look = self.pending_checks.next().map(|(at, look)| (at, IdleAction::Look(look)));
+        let read = self.unverified.next_read_at().map(|at| (at, IdleAction::Read));
         let end = (now + IDLE, IdleAction::End);
         [look, read].into_iter().flatten().min().map_or(end, |due| due.min(end))
     }
 
     /// Runs one pending check; interrupted by new jobs.
-    async fn look(&mut self, look: CheckKind) {
-        let mailbox = Arc::clone(&self.mailbox);
+    async fn run_check(&mut self, look: CheckKind) {
+        let queue = Arc::clone(&self.queue);
         let looked = match look {
-            CheckKind::Waiting => self.look_at_waiting(mailbox.arrives()).await,
-            CheckKind::Thread => self.look_at_thread(mailbox.arrives()).await,
+            CheckKind::Waiting => self.check_queued_edits(queue.wait_nonempty()).await,
+            CheckKind::Thread => self.check_archive_state(queue.wait_nonempty()).await,
         };
         match looked {
-            Ok(CheckOutcome::Done) => self.owed.done(look),
-            Ok(CheckOutcome::Partly) => self.owed.failed(look, Instant::now()),
+            Ok(CheckOutcome::Done) => self.pending_checks.remove(look),
+            Ok(CheckOutcome::Partly) => self.pending_checks.record_failure(look, Instant::now()),
             // The check runs again after the new jobs.
             Ok(CheckOutcome::Interrupted) => {}
             Err(fault) => {
-                let is_for_good =
-                    self.refused(&fault).await.is_some() || Err(fault.clone()).later().is_none();
+                let is_for_good = self.handle_permanent_fault(&fault).await.is_some()
+                    || Err(fault.clone()).retry_reason().is_none();
                 tracing::info!(%fault, ?look, is_for_good, thread_id = %self.channel, "a look failed");
                 if is_for_good {
-                    self.owed.done(look);
+                    self.pending_checks.remove(look);
                 } else {
-                    self.owed.failed(look, Instant::now());
+                    self.pending_checks.record_failure(look, Instant::now());
                 }
             }
         }
     }
 
-    async fn work(&mut self, job: ConversationJob) {
+    async fn process(&mut self, job: ConversationJob) {
         let job = match job {
-            ConversationJob::Unsure(job, place) => {
-                let is_ours = self.turns_out_ours().await;
+            ConversationJob::Unclassified(job, place) => {
+                let is_ours = self.resolve_binding().await;
                 drop(place);
                 if !is_ours {
                     return;
@@ -243,54 +243,54 @@ impl ConversationWorker {
             job => job,
         };
         match job {
-            ConversationJob::Unsure(..) => {}
+            ConversationJob::Unclassified(..) => {}
             ConversationJob::Message(message) => {
                 // A new message unarchives the thread.
                 self.inner.rest.put_away(self.channel, false);
-                if self.bring(&message).await {
-                    self.behind.brought(message.id, Instant::now());
+                if self.submit_message(&message).await {
+                    self.unverified.record(message.id, Instant::now());
                 }
-                self.lately.told(message.id, Instant::now());
-                if self.behind.is_long() {
-                    self.read_on(MISSED, std::future::pending()).await;
+                self.recent_events.record(message.id, Instant::now());
+                if self.unverified.is_over_threshold() {
+                    self.verify_history(BACKFILL_BUDGET, std::future::pending()).await;
                 }
             }
-            ConversationJob::Edited(edit) => self.edited(edit).await,
-            ConversationJob::Deleted(id) => self.deleted(id).await,
-            ConversationJob::Thread(shelf) => self.thread(&shelf).await,
+            ConversationJob::Edited(edit) => self.on_message_edited(edit).await,
+            ConversationJob::Deleted(id) => self.on_message_deleted(id).await,
+            ConversationJob::Thread(shelf) => self.on_archive_state(&shelf).await,
             ConversationJob::Gone(why) => {
-                self.owed = PendingChecks::default();
-                self.gone(why).await;
+                self.pending_checks = PendingChecks::default();
+                self.on_conversation_gone(why).await;
             }
         }
     }
 
     /// Returns true if messages of this conversation are for agents. Waits until known: the number of waiting
     /// jobs is limited, and the rest is read from Discord.
-    async fn turns_out_ours(&self) -> bool {
-        let mut pause = PAUSE.0;
+    async fn resolve_binding(&self) -> bool {
+        let mut pause = BACKOFF.0;
         loop {
-            match self.inbox.place(self.inner.at(self.channel, None)).await {
+            match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
                 BindingLookup::At(_) => return true,
-                BindingLookup::Nowhere => return self.inner.turns_out_configured(self.channel).await,
+                BindingLookup::Nowhere => return self.inner.resolve_static_binding(self.channel).await,
                 BindingLookup::Unknown => tokio::time::sleep(pause).await,
             }
-            pause = (pause * 2).min(PAUSE.1);
+            pause = (pause * 2).min(BACKOFF.1);
         }
     }
 
     /// Returns the reference of the conversation, with the parent channel if known.
-    pub(super) fn here(&self) -> ConversationRef {
-        self.inner.at(self.channel, self.inner.known.parent(self.channel))
+    pub(super) fn conversation_ref(&self) -> ConversationRef {
+        self.inner.at(self.channel, self.inner.cache.parent(self.channel))
     }
 
     /// Passes in a message, with retries until accepted or refused. Returns false if the bot's identity is
     /// unknown yet.
-    pub(super) async fn bring(&mut self, message: &Message) -> bool {
-        if self.turned_away.contains(&message.id) {
+    pub(super) async fn submit_message(&mut self, message: &Message) -> bool {
+        if self.rejected.contains(&message.id) {
             return true;
         }
-        let Some(identity) = self.inner.known.identity() else { return false };
+        let Some(identity) = self.inner.cache.identity() else { return false };
         match take(&identity, message) {
             Taken::Said => {}
             Taken::Echo { nonce, message } => {
@@ -302,21 +302,21 @@ impl ConversationWorker {
             Taken::System | Taken::Bot => return true,
         }
         let settings = self.inner.settings();
-        let door = &settings.door;
-        if !door.serves(message.guild) || !door.admits(&message.author) {
+        let access = &settings.access;
+        if !access.is_guild_allowed(message.guild) || !access.is_allowed(&message.author) {
             tracing::info!(author = %message.author.user.id, thread_id = %self.channel, "somebody who may not speaks");
-            remember(&mut self.turned_away, message.id);
+            remember(&mut self.rejected, message.id);
             return true;
         }
         let parent = self.inner.parent_of(self.channel).await;
         let inbound = Inbound {
             author_id: message.author.user.id.to_string(),
-            approves: door.approves(&message.author),
+            approves: access.approval_scope(&message.author),
             attachments: self.files(&message.attachments).await,
             ..Inbound::new(
                 self.inner.at(self.channel, parent),
                 message.id.to_string(),
-                shown(&message.author),
+                display_name(&message.author),
                 message.text.clone(),
             )
         };
@@ -328,7 +328,7 @@ impl ConversationWorker {
             return true;
         }
         let offer = || self.inbox.offer(inbound.clone());
-        if let IntakeOutcome::Refused { why } = again("a message", self.channel, offer).await {
+        if let IntakeOutcome::Refused { why } = retry_until_done("a message", self.channel, offer).await {
             tracing::info!(why, message = %message.id, "a message was refused");
         }
         true
@@ -389,36 +389,36 @@ impl Inner {
     }
 
     /// Returns whether the configuration binds a conversation or the parent channel; `None` if unknown.
-    pub(super) fn is_configured(&self, channel: Snowflake) -> Option<bool> {
+    pub(super) fn has_static_binding(&self, channel: Snowflake) -> Option<bool> {
         let settings = self.settings();
-        let configured = &settings.configured;
+        let configured = &settings.static_bindings;
         if configured.is_empty() || configured.contains(&channel) {
             return Some(!configured.is_empty());
         }
-        let parent = self.known.parent(channel);
-        let is_known = parent.is_some() || self.known.spot(channel).is_some();
+        let parent = self.cache.parent(channel);
+        let is_known = parent.is_some() || self.cache.location(channel).is_some();
         is_known.then(|| parent.is_some_and(|parent| configured.contains(&parent)))
     }
 
-    /// Like `is_configured`, with requests to Discord until known; false if Discord refuses.
-    pub(super) async fn turns_out_configured(&self, channel: Snowflake) -> bool {
-        let mut pause = PAUSE.0;
+    /// Like `has_static_binding`, with requests to Discord until known; false if Discord refuses.
+    pub(super) async fn resolve_static_binding(&self, channel: Snowflake) -> bool {
+        let mut pause = BACKOFF.0;
         loop {
-            if let Some(known) = self.is_configured(channel) {
+            if let Some(known) = self.has_static_binding(channel) {
                 return known;
             }
             match self.rest.channel(channel).await {
                 Ok(found) => {
                     let parent = found.parent_id.filter(|_| found.is_thread());
-                    self.known.is_at(channel, parent, found.guild_id);
+                    self.cache.set_location(channel, parent, found.guild_id);
                 }
-                Err(fault) if Err(fault.clone()).later().is_none() => {
+                Err(fault) if Err(fault.clone()).retry_reason().is_none() => {
                     tracing::warn!(%fault, thread_id = %channel, "it is not known what this conversation hangs from");
                     return false;
                 }
                 Err(_) => {
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.1);
+                    pause = (pause * 2).min(BACKOFF.1);
                 }
             }
         }
@@ -426,24 +426,24 @@ impl Inner {
 
     /// Returns the parent channel of a thread; one request if unknown.
     pub(super) async fn parent_of(&self, channel: Snowflake) -> Option<Snowflake> {
-        match self.known.spot(channel) {
+        match self.cache.location(channel) {
             Some(spot) => spot.parent,
-            None => self.look_up(channel).await.ok()?.parent,
+            None => self.fetch_location(channel).await.ok()?.parent,
         }
     }
 
     /// Returns the server of a conversation; one request if unknown.
     pub(super) async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, Fault> {
-        match self.known.spot(channel).and_then(|spot| spot.guild) {
+        match self.cache.location(channel).and_then(|spot| spot.guild) {
             Some(guild) => Ok(Some(guild)),
-            None => Ok(self.look_up(channel).await?.guild),
+            None => Ok(self.fetch_location(channel).await?.guild),
         }
     }
 
-    pub(super) async fn look_up(&self, channel: Snowflake) -> Result<ConversationLocation, Fault> {
+    pub(super) async fn fetch_location(&self, channel: Snowflake) -> Result<ConversationLocation, Fault> {
         let found = self.rest.channel(channel).await?;
         let parent = found.parent_id.filter(|_| found.is_thread());
-        self.known.is_at(channel, parent, found.guild_id);
+        self.cache.set_location(channel, parent, found.guild_id);
         Ok(ConversationLocation { parent, guild: found.guild_id })
     }
 }

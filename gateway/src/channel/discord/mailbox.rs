@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Factor by which the limit is higher for jobs that a backfill cannot restore.
-const RESERVE: usize = 16;
+const CHANGES_FACTOR: usize = 16;
 
 /// Next work item.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,13 +48,13 @@ impl<T> QueueState<T> {
         Self { jobs: VecDeque::new(), most, wants_read: false, missed: None, is_closed: false }
     }
 
-    fn put(&mut self, job: T, from: Option<Snowflake>) -> EnqueueOutcome<T> {
+    fn enqueue(&mut self, job: T, from: Option<Snowflake>) -> EnqueueOutcome<T> {
         if self.is_closed {
             return EnqueueOutcome::Closed(job);
         }
-        let most = if from.is_some() { self.most } else { self.most * RESERVE };
+        let most = if from.is_some() { self.most } else { self.most * CHANGES_FACTOR };
         if self.jobs.len() >= most {
-            self.miss(from);
+            self.request_backfill_from(from);
             return EnqueueOutcome::Full;
         }
         self.jobs.push_back((from, job));
@@ -63,14 +63,14 @@ impl<T> QueueState<T> {
 
     /// Requests a backfill for a message that found the queue full. The backfill begins at the oldest waiting
     /// message, to preserve the order. Returns false if closed.
-    fn miss(&mut self, from: Option<Snowflake>) -> bool {
+    fn request_backfill_from(&mut self, from: Option<Snowflake>) -> bool {
         let waits = self.jobs.iter().find_map(|(from, _)| *from).filter(|_| from.is_some());
         self.missed = [self.missed, from, waits].into_iter().flatten().min();
-        self.read()
+        self.request_backfill()
     }
 
     /// Requests a backfill. Returns false if closed.
-    const fn read(&mut self) -> bool {
+    const fn request_backfill(&mut self) -> bool {
         self.wants_read |= !self.is_closed;
         !self.is_closed
     }
@@ -112,23 +112,23 @@ impl<T> ConversationQueue<T> {
 
     /// Adds a job without waiting. `from` is the message from which a backfill restores the job; jobs that no
     /// backfill restores have a higher limit.
-    pub(super) fn put(&self, job: T, from: Option<Snowflake>) -> EnqueueOutcome<T> {
-        let put = self.lock().put(job, from);
+    pub(super) fn enqueue(&self, job: T, from: Option<Snowflake>) -> EnqueueOutcome<T> {
+        let put = self.lock().enqueue(job, from);
         self.more.notify_one();
         put
     }
 
     /// Requests a backfill for a message dropped elsewhere, as if this queue had been full. Returns false if
     /// the queue is closed.
-    pub(super) fn miss(&self, from: Snowflake) -> bool {
-        let is_open = self.lock().miss(Some(from));
+    pub(super) fn request_backfill_from(&self, from: Snowflake) -> bool {
+        let is_open = self.lock().request_backfill_from(Some(from));
         self.more.notify_one();
         is_open
     }
 
     /// Requests a backfill before all waiting jobs. Returns false if the queue is closed.
-    pub(super) fn read(&self) -> bool {
-        let is_open = self.lock().read();
+    pub(super) fn request_backfill(&self) -> bool {
+        let is_open = self.lock().request_backfill();
         self.more.notify_one();
         is_open
     }
@@ -144,7 +144,7 @@ impl<T> ConversationQueue<T> {
     }
 
     /// Waits until the queue is not empty.
-    pub(super) async fn arrives(&self) {
+    pub(super) async fn wait_nonempty(&self) {
         while self.lock().is_empty() {
             self.more.notified().await;
         }
@@ -156,7 +156,7 @@ impl<T> ConversationQueue<T> {
     }
 
     /// Closes the queue regardless of remaining jobs.
-    pub(super) fn abandon(&self) {
+    pub(super) fn force_close(&self) {
         self.lock().is_closed = true;
     }
 
@@ -194,7 +194,7 @@ mod tests {
             let mut from = None;
             for (number, step) in (0_u64..).zip(steps) {
                 match step {
-                    Step::Put => match waiting.put(number, Some(Snowflake(number))) {
+                    Step::Put => match waiting.enqueue(number, Some(Snowflake(number))) {
                         EnqueueOutcome::Kept => kept.push(number),
                         EnqueueOutcome::Full => {
                             owes_read = true;
@@ -204,7 +204,7 @@ mod tests {
                         EnqueueOutcome::Closed(back) => prop_assert!(is_closed && back == number),
                     },
                     Step::Read => {
-                        let is_open = waiting.read();
+                        let is_open = waiting.request_backfill();
                         prop_assert_eq!(is_open, !is_closed);
                         owes_read |= is_open;
                     }
@@ -240,18 +240,22 @@ mod tests {
         let mut waiting = QueueState::new(1);
         let from = |id: u64| Some(Snowflake(id));
         assert_eq!(
-            [waiting.put(1, from(1)), waiting.put(2, from(2))],
+            [waiting.enqueue(1, from(1)), waiting.enqueue(2, from(2))],
             [EnqueueOutcome::Kept, EnqueueOutcome::Full]
         );
-        assert_eq!(waiting.put(3, None), EnqueueOutcome::Kept);
+        assert_eq!(waiting.enqueue(3, None), EnqueueOutcome::Kept);
         assert_eq!(
             [waiting.next(), waiting.next()],
             [Some(QueueItem::Read(from(1))), Some(QueueItem::Job(1))]
         );
         assert_eq!(waiting.next(), Some(QueueItem::Job(3)));
-        let kept = (0..100).filter(|number| waiting.put(*number, None) == EnqueueOutcome::Kept).count();
-        assert_eq!((kept, waiting.next()), (RESERVE, Some(QueueItem::Read(None))), "no message was missed");
-        assert!(waiting.miss(from(9)) && waiting.miss(from(8)));
+        let kept = (0..100).filter(|number| waiting.enqueue(*number, None) == EnqueueOutcome::Kept).count();
+        assert_eq!(
+            (kept, waiting.next()),
+            (CHANGES_FACTOR, Some(QueueItem::Read(None))),
+            "no message was missed"
+        );
+        assert!(waiting.request_backfill_from(from(9)) && waiting.request_backfill_from(from(8)));
         assert_eq!(waiting.next(), Some(QueueItem::Read(from(8))));
     }
 
@@ -273,7 +277,7 @@ mod tests {
             });
             let mut kept = 0;
             for number in 0..3 {
-                kept += i32::from(mailbox.put(number, Some(Snowflake(1))) == EnqueueOutcome::Kept);
+                kept += i32::from(mailbox.enqueue(number, Some(Snowflake(1))) == EnqueueOutcome::Kept);
                 tokio::task::yield_now().await;
             }
             assert_eq!(taken.await.ok(), Some(kept));
@@ -283,9 +287,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_waits_is_woken_by_a_wish_to_read_too() {
         let mailbox = ConversationQueue::<u8>::new(1);
-        let wait = || tokio::time::timeout(Duration::from_secs(1), mailbox.arrives());
+        let wait = || tokio::time::timeout(Duration::from_secs(1), mailbox.wait_nonempty());
         assert!(wait().await.is_err());
-        assert!(mailbox.read() && mailbox.read());
+        assert!(mailbox.request_backfill() && mailbox.request_backfill());
         assert!(wait().await.is_ok());
         assert_eq!(mailbox.next().await, QueueItem::Read(None));
         assert!(wait().await.is_err(), "it was said twice and is done once");

@@ -1,7 +1,7 @@
 //! Pending checks of a conversation worker; no I/O. A check runs when the queue is empty, and again after a
 //! pause if Discord or the store does not answer. So incoming messages never wait for a check.
 
-use super::lanes::PAUSE;
+use super::lanes::BACKOFF;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -39,8 +39,8 @@ pub(super) struct PendingChecks(BTreeMap<CheckKind, ScheduledCheck>);
 
 impl PendingChecks {
     /// Schedules a check as soon as possible.
-    pub(super) fn want(&mut self, look: CheckKind, now: Instant) {
-        self.0.insert(look, ScheduledCheck { at: now, pause: PAUSE.0 });
+    pub(super) fn schedule(&mut self, look: CheckKind, now: Instant) {
+        self.0.insert(look, ScheduledCheck { at: now, pause: BACKOFF.0 });
     }
 
     /// Returns the next check with its time.
@@ -49,15 +49,15 @@ impl PendingChecks {
     }
 
     /// Schedules a retry of a check that failed or was incomplete.
-    pub(super) fn failed(&mut self, look: CheckKind, now: Instant) {
+    pub(super) fn record_failure(&mut self, look: CheckKind, now: Instant) {
         if let Some(a_try) = self.0.get_mut(&look) {
             a_try.at = now + a_try.pause;
-            a_try.pause = (a_try.pause * 2).min(PAUSE.1);
+            a_try.pause = (a_try.pause * 2).min(BACKOFF.1);
         }
     }
 
     /// Removes a check that is complete or no longer necessary.
-    pub(super) fn done(&mut self, look: CheckKind) {
+    pub(super) fn remove(&mut self, look: CheckKind) {
         self.0.remove(&look);
     }
 }
@@ -72,14 +72,14 @@ mod tests {
         let at = |ms: u64| begun + Duration::from_millis(ms);
         let mut owed = PendingChecks::default();
         assert_eq!(owed.next(), None);
-        owed.failed(CheckKind::Thread, at(0));
+        owed.record_failure(CheckKind::Thread, at(0));
         assert_eq!(owed.next(), None, "nobody wants it");
-        owed.want(CheckKind::Thread, at(0));
-        owed.want(CheckKind::Waiting, at(0));
+        owed.schedule(CheckKind::Thread, at(0));
+        owed.schedule(CheckKind::Waiting, at(0));
         assert_eq!(owed.next(), Some((at(0), CheckKind::Waiting)));
-        owed.failed(CheckKind::Waiting, at(0));
+        owed.record_failure(CheckKind::Waiting, at(0));
         assert_eq!(owed.next(), Some((at(0), CheckKind::Thread)), "one holds up no other");
-        owed.done(CheckKind::Thread);
+        owed.remove(CheckKind::Thread);
         let mut now = 0;
         let mut pauses = Vec::new();
         for _ in 0..8 {
@@ -87,12 +87,12 @@ mod tests {
             let next_ms = u64::try_from(next.duration_since(begun).as_millis()).unwrap_or(0);
             pauses.push(next_ms - now);
             now = next_ms;
-            owed.failed(CheckKind::Waiting, at(now));
+            owed.record_failure(CheckKind::Waiting, at(now));
         }
         assert_eq!(pauses, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
-        owed.want(CheckKind::Waiting, at(now));
+        owed.schedule(CheckKind::Waiting, at(now));
         assert_eq!(owed.next(), Some((at(now), CheckKind::Waiting)), "there is a new reason");
-        owed.done(CheckKind::Waiting);
+        owed.remove(CheckKind::Waiting);
         assert_eq!(owed.next(), None);
     }
 }

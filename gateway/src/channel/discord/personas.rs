@@ -24,14 +24,14 @@ use tokio::time::{Instant, timeout_at};
 const NAME: &str = "acp-host";
 /// Maximum wait for the rate limiter of webhooks: a channel has a small budget for all webhooks, and the bot
 /// a separate one.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RATE_LIMIT_WAIT: Duration = Duration::from_secs(5);
 /// Period in which a webhook request may start: delivery calculates the latest arrival from the start of the
 /// send.
-const BEGUN_WITHIN: Duration = Duration::from_secs(15);
+const START_DEADLINE: Duration = Duration::from_secs(15);
 /// Maximum number of webhook lookups per message: the cached webhook may be deleted or have another token.
 const WEBHOOKS_MAX: u32 = 2;
 /// Period without webhook requests for a channel after a temporary failure, so that answers do not wait.
-const REST: Duration = Duration::from_secs(30);
+const COOLDOWN: Duration = Duration::from_secs(30);
 
 /// Webhook of a channel, once known.
 type WebhookSlot = Arc<tokio::sync::Mutex<Option<Webhook>>>;
@@ -52,13 +52,13 @@ impl Webhooks {
     }
 
     /// Records a temporary failure to get the webhook of a channel.
-    fn rest(&self, channel: Snowflake, now: Instant) {
+    fn start_cooldown(&self, channel: Snowflake, now: Instant) {
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.retain(|_, until| *until > now);
-        resting.insert(channel, now + REST);
+        resting.insert(channel, now + COOLDOWN);
     }
 
-    fn rests(&self, channel: Snowflake, now: Instant) -> bool {
+    fn is_cooling_down(&self, channel: Snowflake, now: Instant) -> bool {
         let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.get(&channel).is_some_and(|until| *until > now)
     }
@@ -84,38 +84,39 @@ impl Inner {
     /// True if answers of agents in a conversation currently appear under the agents' names.
     pub(super) fn has_personas(&self, at: &ConversationRef) -> bool {
         let may = |id| {
-            let home = self.known.spot(id).and_then(|spot| spot.parent).unwrap_or(id);
-            self.known.may_show(OptionalFeature::Persona, id, now_ms())
-                && !self.webhooks.rests(home, Instant::now())
+            let home = self.cache.location(id).and_then(|spot| spot.parent).unwrap_or(id);
+            self.cache.is_allowed(OptionalFeature::Persona, id, now_ms())
+                && !self.webhooks.is_cooling_down(home, Instant::now())
         };
         self.settings().personas && id(&at.conversation_id).is_ok_and(may)
     }
 
     /// Sends a message under a name; `None` if certainly not sent, so that the bot must send the message.
     /// `since` is the start of the send.
-    pub(super) async fn say_as(
+    pub(super) async fn send_via_webhook(
         &self,
         at: Snowflake,
         message: &Outgoing,
         name: &str,
         since: Instant,
     ) -> Option<SendOutcome> {
-        let begun_by = since + BEGUN_WITHIN;
-        let home = timeout_at(begun_by, self.home_of(at)).await.ok()?.ok()?;
+        let begun_by = since + START_DEADLINE;
+        let home = timeout_at(begun_by, self.parent_channel(at)).await.ok()?.ok()?;
         let thread = (home != at).then_some(at);
-        let (body, persona) = (render::whole(message), Persona { name: shown(name), avatar_url: None });
-        let turn = Turn::new(render::priority(message), PATIENCE);
+        let (body, persona) =
+            (render::whole(message), Persona { name: webhook_display_name(name), avatar_url: None });
+        let turn = Turn::new(render::priority(message), RATE_LIMIT_WAIT);
         for _ in 0..WEBHOOKS_MAX {
             // A webhook created just as this times out is found by the next lookup.
             let webhook = match timeout_at(begun_by, self.webhook(home)).await {
                 // A cached webhook may be too late as well.
                 Ok(Ok(webhook)) if Instant::now() <= begun_by => webhook,
                 Ok(Err(missing)) => {
-                    self.has_no_webhook(home, &missing);
+                    self.record_webhook_error(home, &missing);
                     return None;
                 }
                 Ok(Ok(_)) | Err(_) => {
-                    self.webhooks.rest(home, Instant::now());
+                    self.webhooks.start_cooldown(home, Instant::now());
                     tracing::info!(thread_id = %at, "the bot says it: its webhook took too long to be found");
                     return None;
                 }
@@ -124,17 +125,17 @@ impl Inner {
             match sent {
                 Ok(posted) => {
                     // The success of a webhook proves nothing about the bot's own permissions.
-                    self.known.spoke(at, posted.id);
+                    self.cache.record_message(at, posted.id);
                     return Some(SendOutcome::Sent { message_id: posted.id.to_string() });
                 }
                 Err(Fault::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
                 Err(fault) if fault.meaning() == Some(Meaning::Gone(What::Webhook)) => {
                     tracing::warn!(channel = %home, %fault, "a webhook of ours is gone or has another token: it is looked up");
-                    self.forget(home, &webhook).await;
+                    self.invalidate_webhook(home, &webhook).await;
                 }
                 Err(fault) => {
                     if matches!(fault.meaning(), Some(Meaning::Forbidden | Meaning::LostAccess)) {
-                        self.known.may_not_show(OptionalFeature::Persona, home, now_ms());
+                        self.cache.deny(OptionalFeature::Persona, home, now_ms());
                     }
                     tracing::info!(thread_id = %at, %fault, "the bot says it: a webhook did not");
                     return None;
@@ -145,10 +146,10 @@ impl Inner {
     }
 
     /// Returns the channel whose webhooks serve a conversation: for a thread the parent channel.
-    async fn home_of(&self, at: Snowflake) -> Result<Snowflake, Fault> {
-        let parent = match self.known.spot(at) {
+    async fn parent_channel(&self, at: Snowflake) -> Result<Snowflake, Fault> {
+        let parent = match self.cache.location(at) {
             Some(spot) => spot.parent,
-            None => self.look_up(at).await?.parent,
+            None => self.fetch_location(at).await?.parent,
         };
         Ok(parent.unwrap_or(at))
     }
@@ -162,33 +163,35 @@ impl Inner {
         }
         let application = self.application().await?;
         let listed = self.rest.webhooks(channel).await?;
-        let found = ours(listed, application, |webhook| self.rest.is_dead(webhook));
+        let found = select_webhook(listed, application, |webhook| self.rest.is_dead(webhook));
         let webhook = match found {
             OwnWebhooks::Usable(webhook) => webhook,
             OwnWebhooks::Unusable(webhook) => return Err(WebhookError::Unusable(webhook)),
             OwnWebhooks::None => {
-                let made =
-                    self.rest.create_webhook(channel, NAME, Turn::new(Priority::Final, PATIENCE)).await?;
+                let made = self
+                    .rest
+                    .create_webhook(channel, NAME, Turn::new(Priority::Final, RATE_LIMIT_WAIT))
+                    .await?;
                 tracing::info!(%channel, webhook = %made.id, "a webhook was made, for agents to speak under their names");
                 let why = || "Discord made a webhook and did not say its token".to_owned();
                 let token = made.token.ok_or_else(|| Fault::Uncertain { why: why() })?;
                 Webhook { id: made.id, token }
             }
         };
-        self.known.speaks_through(webhook.id);
+        self.cache.add_own_webhook(webhook.id);
         *slot = Some(webhook.clone());
         Ok(webhook)
     }
 
     /// Returns the application id of the bot: as reported by the websocket, or else from a request.
     pub(super) async fn application(&self) -> Result<Snowflake, Fault> {
-        match self.known.identity() {
+        match self.cache.identity() {
             Some(identity) => Ok(identity.application),
             None => Ok(self.rest.application().await?.id),
         }
     }
 
-    async fn forget(&self, channel: Snowflake, webhook: &Webhook) {
+    async fn invalidate_webhook(&self, channel: Snowflake, webhook: &Webhook) {
         let slot = self.webhooks.slot(channel);
         let mut slot = slot.lock().await;
         // Another task may have cached a different webhook meanwhile.
@@ -199,10 +202,10 @@ impl Inner {
 
     /// Records that a channel has no usable webhook. Problems that only a person can fix suspend requests for
     /// longer than temporary ones.
-    fn has_no_webhook(&self, channel: Snowflake, missing: &WebhookError) {
+    fn record_webhook_error(&self, channel: Snowflake, missing: &WebhookError) {
         match missing {
             WebhookError::Fault(fault) if fault.meaning().is_some_and(stays) => {
-                self.known.may_not_show(OptionalFeature::Persona, channel, now_ms());
+                self.cache.deny(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,
                     %fault,
@@ -211,7 +214,7 @@ impl Inner {
                 );
             }
             WebhookError::Fault(fault) => {
-                self.webhooks.rest(channel, Instant::now());
+                self.webhooks.start_cooldown(channel, Instant::now());
                 tracing::info!(%channel, %fault, "the bot says it: its webhook cannot be had just now");
             }
             WebhookError::Unusable(webhook) => {
@@ -219,7 +222,7 @@ impl Inner {
                 if let Some(webhook) = webhook {
                     self.rest.revive(webhook);
                 }
-                self.known.may_not_show(OptionalFeature::Persona, channel, now_ms());
+                self.cache.deny(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,
                     "agents speak as the bot in this channel: its own webhook there is listed and cannot be used. It is \
@@ -232,7 +235,7 @@ impl Inner {
 }
 
 /// True if the problem lasts until a person fixes the cause.
-const fn stays(meaning: Meaning) -> bool {
+const fn is_permanent(meaning: Meaning) -> bool {
     matches!(
         meaning,
         Meaning::Forbidden | Meaning::LostAccess | Meaning::Full | Meaning::Invalid | Meaning::Gone(_)
@@ -252,7 +255,11 @@ enum OwnWebhooks {
 
 /// Selects the webhook to use: created by our application, listed with a token, and not known to be deleted.
 /// The choice among several is stable.
-fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> OwnWebhooks {
+fn select_webhook(
+    listed: Vec<Listed>,
+    application: Snowflake,
+    is_dead: impl Fn(&Webhook) -> bool,
+) -> OwnWebhooks {
     let mut ours: Vec<Listed> =
         listed.into_iter().filter(|listed| listed.application_id == Some(application)).collect();
     if ours.is_empty() {
@@ -268,7 +275,7 @@ fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) 
 }
 
 /// Returns a name that Discord accepts; `None` if nothing remains, and then the webhook's own name is shown.
-fn shown(name: &str) -> Option<String> {
+fn webhook_display_name(name: &str) -> Option<String> {
     // Characters of mentions, tags and code cannot be part of a name.
     let plain = |c: char| if c.is_control() || matches!(c, '@' | '#' | ':' | '`') { ' ' } else { c };
     let mut name: String = name.chars().map(plain).collect();
@@ -316,8 +323,9 @@ mod tests {
             (vec![listed(1, OURS, NAME, Some("dead"))], Some(unusable(Some(1)))),
             (vec![listed(1, OURS, NAME, None)], Some(unusable(None))),
         ] {
-            let found = match ours(webhooks.clone(), Snowflake(5), |webhook| webhook.token.expose() == "dead")
-            {
+            let found = match select_webhook(webhooks.clone(), Snowflake(5), |webhook| {
+                webhook.token.expose() == "dead"
+            }) {
                 OwnWebhooks::Usable(webhook) => Some((Some(webhook.id.0), true)),
                 OwnWebhooks::Unusable(webhook) => Some((webhook.map(|webhook| webhook.id.0), false)),
                 OwnWebhooks::None => None,
@@ -330,11 +338,11 @@ mod tests {
     async fn a_channel_whose_webhook_cannot_be_had_is_left_alone_for_a_while() {
         let webhooks = Webhooks::default();
         let [channel, other] = [1, 2].map(Snowflake);
-        let rests = || [channel, other].map(|channel| webhooks.rests(channel, Instant::now()));
+        let rests = || [channel, other].map(|channel| webhooks.is_cooling_down(channel, Instant::now()));
         assert_eq!(rests(), [false, false]);
-        webhooks.rest(channel, Instant::now());
+        webhooks.start_cooldown(channel, Instant::now());
         assert_eq!(rests(), [true, false]);
-        tokio::time::advance(REST).await;
+        tokio::time::advance(COOLDOWN).await;
         assert_eq!(rests(), [false, false]);
     }
 
@@ -349,10 +357,10 @@ mod tests {
             ("", None),
             (" @ ", None),
         ] {
-            assert_eq!(shown(name).as_deref(), want, "{name:?}");
+            assert_eq!(webhook_display_name(name).as_deref(), want, "{name:?}");
         }
         for text in ["x", "😀", "👩‍💻", "ä ", "\u{301}"] {
-            let name = shown(&text.repeat(200));
+            let name = webhook_display_name(&text.repeat(200));
             assert!(name.as_deref().is_some_and(|name| webhook_name(name).is_ok()), "{name:?}");
         }
     }
@@ -369,7 +377,7 @@ mod tests {
             (Meaning::Unauthorized, false),
             (Meaning::Slow, false),
         ] {
-            assert_eq!(stays(meaning), want, "{meaning:?}");
+            assert_eq!(is_permanent(meaning), want, "{meaning:?}");
         }
     }
 }

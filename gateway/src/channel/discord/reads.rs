@@ -12,15 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Quiet period after the last such event before a backfill, and the maximum delay after the first one.
-const QUIET: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
+const QUIET_PERIOD: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
 /// Shortest and longest interval between two rounds. Doubles while rounds follow each other closely.
-const PACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+const ROUND_INTERVAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 /// Maximum wait for the first conversation of a channel before the others are read regardless.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of refused conversations of a channel after which the whole channel counts as inaccessible.
 const REFUSED_MAX: usize = 2;
 /// Maximum number of entirely inaccessible channels that are tried per round.
-const SHUT_MAX: usize = 4;
+const INACCESSIBLE_MAX: usize = 4;
 
 /// Scope of a possible loss of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,9 +95,9 @@ impl RoundPacing {
         self.last.map_or(Duration::ZERO, |last| last + self.pause)
     }
 
-    fn round(&mut self, now: Duration) {
-        let is_on = self.last.is_some_and(|last| now < last + self.pause + PACE.1);
-        self.pause = if is_on { (self.pause * 2).min(PACE.1) } else { PACE.0 };
+    fn record_round(&mut self, now: Duration) {
+        let is_on = self.last.is_some_and(|last| now < last + self.pause + ROUND_INTERVAL.1);
+        self.pause = if is_on { (self.pause * 2).min(ROUND_INTERVAL.1) } else { ROUND_INTERVAL.0 };
         self.last = Some(now);
     }
 }
@@ -137,7 +137,7 @@ pub(super) struct BackfillSchedule {
 
 impl BackfillSchedule {
     /// Schedules a backfill of a scope that may have missed events.
-    pub(super) fn want(&mut self, scope: BackfillScope, now: Duration) {
+    pub(super) fn request_backfill(&mut self, scope: BackfillScope, now: Duration) {
         let new = || PendingBackfill { first: now, last: now, read: BTreeSet::new() };
         let wanted = self.wanted.entry(scope).or_insert_with(new);
         wanted.last = now;
@@ -146,7 +146,7 @@ impl BackfillSchedule {
 
     /// Records a new message. Returns true if the conversation must be read first, since missed messages are
     /// older.
-    pub(super) fn speaks(&mut self, spot: &BackfillTarget) -> bool {
+    pub(super) fn on_message(&mut self, spot: &BackfillTarget) -> bool {
         let mut is_first = spot.is_shut;
         for (scope, wanted) in &mut self.wanted {
             is_first |= scope.holds(spot) && wanted.read.insert(spot.id);
@@ -164,7 +164,7 @@ impl BackfillSchedule {
         match scope {
             BackfillScope::All => wanted.first.max(self.paces.0.next()),
             BackfillScope::Guild(_) | BackfillScope::Channel(_) => {
-                (wanted.last + QUIET.0).min(wanted.first + QUIET.1).max(self.paces.1.next())
+                (wanted.last + QUIET_PERIOD.0).min(wanted.first + QUIET_PERIOD.1).max(self.paces.1.next())
             }
         }
     }
@@ -176,7 +176,7 @@ impl BackfillSchedule {
     }
 
     /// Returns the actions for these bound conversations that are due now.
-    pub(super) fn round(&mut self, now: Duration, bound: &[BackfillTarget]) -> BackfillActions {
+    pub(super) fn due_actions(&mut self, now: Duration, bound: &[BackfillTarget]) -> BackfillActions {
         let mut todo = BackfillActions::default();
         for a_try in self.tries.extract_if(.., |_, a_try| a_try.until <= now).map(|(_, a_try)| a_try) {
             todo.read.extend(a_try.open);
@@ -191,10 +191,10 @@ impl BackfillSchedule {
         self.wanted.retain(|scope, _| !due.contains(scope));
         self.rounds += 1;
         if due.contains(&BackfillScope::All) {
-            self.paces.0.round(now);
+            self.paces.0.record_round(now);
         }
         if due.iter().any(|scope| *scope != BackfillScope::All) {
-            self.paces.1.round(now);
+            self.paces.1.record_round(now);
         }
         let meant = bound.iter().filter(|spot| due.iter().any(|scope| scope.holds(spot)));
         let mut channels: BTreeMap<Snowflake, (Vec<Snowflake>, Vec<Snowflake>)> = BTreeMap::new();
@@ -206,19 +206,20 @@ impl BackfillSchedule {
             channels.into_iter().partition(|(_, (open, _))| !open.is_empty());
         let turn = self.rounds.checked_rem(shut.len()).unwrap_or(0);
         // Rotate the choice: the thread may be inaccessible, and not the channel.
-        let some_shut =
-            shut.iter().cycle().skip(turn).take(SHUT_MAX.min(shut.len())).map(|(channel, (_, shut))| {
+        let some_shut = shut.iter().cycle().skip(turn).take(INACCESSIBLE_MAX.min(shut.len())).map(
+            |(channel, (_, shut))| {
                 let mut shut = shut.clone();
                 let turn = self.rounds % shut.len();
                 shut.rotate_left(turn);
                 (*channel, (Vec::new(), shut))
-            });
+            },
+        );
         let some_shut: Vec<_> = some_shut.collect();
         for (channel, (mut open, mut shut)) in open.into_iter().chain(some_shut) {
             let first = if open.is_empty() { shut.remove(0) } else { open.remove(0) };
             todo.read.push(first);
             if !open.is_empty() || !shut.is_empty() {
-                let a_try = ChannelProbe { first, open, shut, refused: 0, until: now + PATIENCE };
+                let a_try = ChannelProbe { first, open, shut, refused: 0, until: now + PROBE_TIMEOUT };
                 self.tries.insert(channel, a_try);
             }
         }
@@ -227,7 +228,12 @@ impl BackfillSchedule {
 
     /// Records the result of a backfill. Returns the resulting actions for other conversations of the
     /// channel.
-    pub(super) fn came(&mut self, now: Duration, at: Snowflake, came: BackfillOutcome) -> BackfillActions {
+    pub(super) fn record_outcome(
+        &mut self,
+        now: Duration,
+        at: Snowflake,
+        came: BackfillOutcome,
+    ) -> BackfillActions {
         let mut todo = BackfillActions::default();
         let found = self.tries.iter().find(|(_, a_try)| a_try.first == at).map(|(channel, _)| *channel);
         let Some((channel, mut a_try)) = found.and_then(|channel| self.tries.remove_entry(&channel)) else {
@@ -246,7 +252,7 @@ impl BackfillSchedule {
             todo.read = [a_try.open, a_try.shut].concat();
         } else if a_try.refused < REFUSED_MAX && !a_try.open.is_empty() {
             a_try.first = a_try.open.remove(0);
-            a_try.until = now + PATIENCE;
+            a_try.until = now + PROBE_TIMEOUT;
             todo.read.push(a_try.first);
             self.tries.insert(channel, a_try);
         } else if came == BackfillOutcome::Refused {
@@ -254,7 +260,7 @@ impl BackfillSchedule {
             self.assumed.insert(channel, todo.shut.clone());
         } else if !a_try.shut.is_empty() {
             a_try.first = a_try.shut.remove(0);
-            a_try.until = now + PATIENCE;
+            a_try.until = now + PROBE_TIMEOUT;
             todo.read.push(a_try.first);
             self.tries.insert(channel, a_try);
         }

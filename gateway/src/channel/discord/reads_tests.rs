@@ -49,7 +49,7 @@ impl World {
                 for spot in self.bound.iter_mut().filter(|spot| spot.id == id) {
                     spot.is_shut = came == BackfillOutcome::Refused;
                 }
-                next.push(self.reads.came(now, id, came));
+                next.push(self.reads.record_outcome(now, id, came));
             }
         }
     }
@@ -57,7 +57,7 @@ impl World {
     /// Runs the schedule up to a time.
     fn until(&mut self, end: Duration, may: &dyn Fn(Snowflake) -> bool) {
         while let Some(due) = self.reads.due().filter(|due| *due <= end) {
-            let todo = self.reads.round(due, &self.bound.clone());
+            let todo = self.reads.due_actions(due, &self.bound.clone());
             self.apply(due, todo, may);
         }
     }
@@ -69,7 +69,7 @@ fn events_that_come_close_together_are_one_reason_to_read() {
     for number in 0..30 {
         let now = Duration::from_millis(number * 50);
         world.until(now, &|_| true);
-        world.reads.want(BackfillScope::Guild(GUILD), now);
+        world.reads.request_backfill(BackfillScope::Guild(GUILD), now);
     }
     assert_eq!((world.asked.len(), world.reads.due()), (0, Some(Duration::from_millis(3_450))));
     world.until(s(60), &|_| true);
@@ -83,7 +83,7 @@ fn events_without_an_end_are_read_at_a_pace() {
     let mut world = World::new(threads(10, false));
     for second in 0..600 {
         world.until(s(second), &|_| true);
-        world.reads.want(BackfillScope::Guild(GUILD), s(second));
+        world.reads.request_backfill(BackfillScope::Guild(GUILD), s(second));
     }
     let rounds = world.asked.len() / 10;
     assert!((8..=16).contains(&rounds), "{rounds}");
@@ -96,13 +96,13 @@ fn d03_what_is_shut_costs_few_refusals() {
         let mut world = World::new(threads(200, false));
         for second in 0..600 {
             world.until(s(second), &|_| false);
-            world.reads.want(scope, s(second));
+            world.reads.request_backfill(scope, s(second));
         }
         assert!(world.refused <= 40, "{scope:?}: {}", world.refused);
         assert!(world.bound.iter().all(|spot| spot.is_shut));
         // Access is restored: one conversation shows this, and all are read.
         world.asked.clear();
-        world.reads.want(scope, s(700));
+        world.reads.request_backfill(scope, s(700));
         world.until(s(900), &|_| true);
         let read: BTreeSet<Snowflake> = world.asked.iter().copied().collect();
         assert_eq!(read.len(), 200, "{scope:?}");
@@ -115,10 +115,10 @@ fn many_channels_that_are_shut_are_tried_a_few_at_a_time() {
     let bound: Vec<BackfillTarget> = (0..50).map(|n| thread(100 + n, 1_000 + n, true)).collect();
     let mut world = World::new(bound);
     for round in 0..20 {
-        world.reads.want(BackfillScope::Guild(GUILD), s(round * 1_000));
+        world.reads.request_backfill(BackfillScope::Guild(GUILD), s(round * 1_000));
         world.until(s(round * 1_000 + 500), &|_| false);
     }
-    assert_eq!(world.asked.len(), 20 * SHUT_MAX);
+    assert_eq!(world.asked.len(), 20 * INACCESSIBLE_MAX);
     let tried: BTreeSet<Snowflake> = world.asked.iter().copied().collect();
     assert!(tried.len() >= 20, "others each time: {}", tried.len());
 }
@@ -149,10 +149,10 @@ fn one_of_a_channel_is_read_before_the_others() {
         ),
     ] {
         let mut reads = BackfillSchedule::default();
-        reads.want(BackfillScope::All, s(0));
-        assert_eq!(reads.round(s(0), &bound), round(&[11, 21]), "{name}");
+        reads.request_backfill(BackfillScope::All, s(0));
+        assert_eq!(reads.due_actions(s(0), &bound), round(&[11, 21]), "{name}");
         for (id, came, want) in steps {
-            assert_eq!(reads.came(s(1), Snowflake(id), came), want, "{name}");
+            assert_eq!(reads.record_outcome(s(1), Snowflake(id), came), want, "{name}");
         }
     }
 }
@@ -161,12 +161,16 @@ fn one_of_a_channel_is_read_before_the_others() {
 fn what_is_not_answered_holds_up_no_other() {
     let bound = [thread(11, 1, false), thread(12, 1, false), thread(13, 1, true)];
     let mut reads = BackfillSchedule::default();
-    reads.want(BackfillScope::All, s(0));
-    assert_eq!(reads.round(s(0), &bound).read, ids(&[11]));
-    assert_eq!(reads.due(), Some(PATIENCE));
-    assert_eq!(reads.round(PATIENCE, &bound).read, ids(&[12]), "what is shut stays with the slow look");
+    reads.request_backfill(BackfillScope::All, s(0));
+    assert_eq!(reads.due_actions(s(0), &bound).read, ids(&[11]));
+    assert_eq!(reads.due(), Some(PROBE_TIMEOUT));
     assert_eq!(
-        (reads.due(), reads.came(s(11), Snowflake(11), BackfillOutcome::Read)),
+        reads.due_actions(PROBE_TIMEOUT, &bound).read,
+        ids(&[12]),
+        "what is shut stays with the slow look"
+    );
+    assert_eq!(
+        (reads.due(), reads.record_outcome(s(11), Snowflake(11), BackfillOutcome::Read)),
         (None, BackfillActions::default())
     );
 }
@@ -176,17 +180,17 @@ fn what_is_not_answered_holds_up_no_other() {
 fn h08_where_somebody_speaks_is_read_first_and_once() {
     let mut reads = BackfillSchedule::default();
     let [one, two, elsewhere] = [thread(11, 1, false), thread(12, 1, false), thread(21, 2, false)];
-    assert!(!reads.speaks(&one), "nothing was missed");
-    assert!(reads.speaks(&thread(13, 1, true)), "it was shut, and is heard");
-    reads.want(BackfillScope::Channel(Snowflake(1)), s(0));
-    let spoke = |reads: &mut BackfillSchedule| [&one, &one, &elsewhere].map(|spot| reads.speaks(spot));
+    assert!(!reads.on_message(&one), "nothing was missed");
+    assert!(reads.on_message(&thread(13, 1, true)), "it was shut, and is heard");
+    reads.request_backfill(BackfillScope::Channel(Snowflake(1)), s(0));
+    let spoke = |reads: &mut BackfillSchedule| [&one, &one, &elsewhere].map(|spot| reads.on_message(spot));
     assert_eq!(spoke(&mut reads), [true, false, false]);
-    reads.want(BackfillScope::Channel(Snowflake(1)), s(1));
+    reads.request_backfill(BackfillScope::Channel(Snowflake(1)), s(1));
     assert_eq!(spoke(&mut reads), [true, false, false], "it may have been missed again");
     let bound = [one, two, elsewhere];
-    assert_eq!(reads.round(s(3), &bound).read, ids(&[11]));
-    assert!(reads.speaks(&two) && !reads.speaks(&two), "while another one of its channel is tried");
-    assert_eq!(reads.came(s(4), Snowflake(11), BackfillOutcome::Read), BackfillActions::default());
+    assert_eq!(reads.due_actions(s(3), &bound).read, ids(&[11]));
+    assert!(reads.on_message(&two) && !reads.on_message(&two), "while another one of its channel is tried");
+    assert_eq!(reads.record_outcome(s(4), Snowflake(11), BackfillOutcome::Read), BackfillActions::default());
 }
 
 /// Threads may be inaccessible although the channel is accessible: the first readable one triggers a backfill
@@ -195,7 +199,7 @@ fn h08_where_somebody_speaks_is_read_first_and_once() {
 fn what_was_taken_to_be_shut_is_read_once_one_of_it_can_be() {
     let mut world = World::new(threads(20, false));
     let may = |id: Snowflake| id.0 > 101;
-    world.reads.want(BackfillScope::All, s(0));
+    world.reads.request_backfill(BackfillScope::All, s(0));
     world.until(s(60), &may);
     assert_eq!(world.asked, ids(&[100, 101]));
     // A slow retry, or a new message there.
@@ -240,7 +244,7 @@ proptest! {
             now += after;
             world.until(Duration::from_millis(now), &may);
             let scope = [BackfillScope::All, BackfillScope::Guild(GUILD), BackfillScope::Guild(GUILD)][what];
-            world.reads.want(scope, Duration::from_millis(now));
+            world.reads.request_backfill(scope, Duration::from_millis(now));
             world.asked.clear();
         }
         world.until(Duration::from_millis(now + 600_000), &may);

@@ -18,9 +18,9 @@ use tokio::sync::Notify;
 
 /// Maximum number of attempts in a row, and the first pause between attempts, which doubles: two minutes in
 /// all. The next websocket session or reload starts over.
-const TRIES: (u32, Duration) = (8, Duration::from_secs(1));
+const ATTEMPTS: (u32, Duration) = (8, Duration::from_secs(1));
 /// Maximum number of servers from which registrations by an earlier process are removed.
-const TIDIED_MAX: usize = 100;
+const CLEANED_UP_MAX: usize = 100;
 /// Maximum number of problems that are listed.
 const NAMED_MAX: usize = 3;
 
@@ -59,7 +59,7 @@ impl RegistrationState {
     /// Returns the steps after which commands are registered in `wanted` and nowhere else, for a bot that is
     /// a member of the servers `joined`. Missing registrations come before removals.
     fn steps(&self, wanted: &BTreeSet<CommandScope>, joined: &BTreeSet<Snowflake>) -> Vec<RegistrationStep> {
-        let before = joined.iter().copied().map(Some).take(TIDIED_MAX);
+        let before = joined.iter().copied().map(Some).take(CLEANED_UP_MAX);
         let known = self.there.iter().chain(&self.stood).copied();
         let may_stand: BTreeSet<CommandScope> = known.chain([None]).chain(before).collect();
         let missing = wanted.difference(&self.there).copied().map(RegistrationStep::Put);
@@ -69,19 +69,19 @@ impl RegistrationState {
     }
 
     /// Records the result of a step. Returns true if the step needs a retry.
-    fn note(&mut self, step: RegistrationStep, done: Result<(), (Option<Meaning>, String)>) -> bool {
+    fn record_result(&mut self, step: RegistrationStep, done: Result<(), (Option<Meaning>, String)>) -> bool {
         let (RegistrationStep::Put(place) | RegistrationStep::TakeAway(place)) = step;
         match (step, done) {
             (RegistrationStep::Put(_), Ok(())) => {
                 self.there.insert(place);
                 self.none.remove(&place);
             }
-            (RegistrationStep::TakeAway(_), Ok(())) => self.has_none(place),
+            (RegistrationStep::TakeAway(_), Ok(())) => self.mark_removed(place),
             // The bot has no commands in a server without access.
             (
                 RegistrationStep::TakeAway(Some(_)),
                 Err((Some(Meaning::LostAccess | Meaning::Forbidden | Meaning::Gone(What::Guild)), _)),
-            ) => self.has_none(place),
+            ) => self.mark_removed(place),
             (_, Err((_, why))) => {
                 self.problems.insert(place, why);
                 return true;
@@ -91,7 +91,7 @@ impl RegistrationState {
         false
     }
 
-    fn has_none(&mut self, place: CommandScope) {
+    fn mark_removed(&mut self, place: CommandScope) {
         self.there.remove(&place);
         self.stood.remove(&place);
         self.none.insert(place);
@@ -104,12 +104,12 @@ impl CommandRegistration {
     }
 
     /// Requests a run, since something may have changed.
-    pub(super) fn look(&self) {
+    pub(super) fn notify(&self) {
         self.look.notify_one();
     }
 
     /// Schedules the registration of all places, since the cause of an earlier problem may have been fixed.
-    pub(super) fn begin_anew(&self) {
+    pub(super) fn reset(&self) {
         let mut facts = self.facts();
         let there = std::mem::take(&mut facts.there);
         facts.stood.extend(there);
@@ -137,7 +137,7 @@ impl CommandRegistration {
 }
 
 /// Keeps the registrations as configured until the task is dropped.
-pub(super) async fn keep(inner: Arc<Inner>) {
+pub(super) async fn run(inner: Arc<Inner>) {
     let commands = match registration(&specs()) {
         Ok(Value::Array(commands)) => commands,
         Ok(_) => return,
@@ -148,36 +148,36 @@ pub(super) async fn keep(inner: Arc<Inner>) {
     };
     let mut tries = 0;
     loop {
-        let look = inner.registered.look.notified();
+        let look = inner.registration.look.notified();
         if tries == 0 {
             look.await;
         } else {
-            let pause = TRIES.1 * 2_u32.saturating_pow(tries - 1);
+            let pause = ATTEMPTS.1 * 2_u32.saturating_pow(tries - 1);
             // A change ends the pause early.
             if tokio::time::timeout(pause, look).await.is_ok() {
                 tries = 0;
             }
         }
-        let is_left = go_over(&inner, &commands).await;
-        tries = if is_left && tries + 1 < TRIES.0 { tries + 1 } else { 0 };
+        let is_left = apply_steps(&inner, &commands).await;
+        tries = if is_left && tries + 1 < ATTEMPTS.0 { tries + 1 } else { 0 };
     }
 }
 
 /// Runs all remaining steps once. Returns true if any of the steps needs a retry.
-async fn go_over(inner: &Inner, commands: &[Value]) -> bool {
-    let Some(application) = inner.known.identity().map(|known| known.application) else { return false };
+async fn apply_steps(inner: &Inner, commands: &[Value]) -> bool {
+    let Some(application) = inner.cache.identity().map(|known| known.application) else { return false };
     let steps = {
-        let named = inner.settings().door.guilds.clone();
+        let named = inner.settings().access.guilds.clone();
         let wanted: BTreeSet<CommandScope> = match named.is_empty() {
             true => [None].into(),
             false => named.into_iter().map(Some).collect(),
         };
-        let mut facts = inner.registered.facts();
+        let mut facts = inner.registration.facts();
         if facts.application != Some(application) {
             *facts = RegistrationState { application: Some(application), ..RegistrationState::default() };
         }
         facts.problems.clear();
-        facts.steps(&wanted, &inner.known.guilds())
+        facts.steps(&wanted, &inner.cache.guilds())
     };
     let mut is_left = false;
     for step in steps {
@@ -190,7 +190,7 @@ async fn go_over(inner: &Inner, commands: &[Value]) -> bool {
             tracing::warn!(%fault, ?step, "slash commands could not be set; text commands work all the same");
         }
         let done = done.map_err(|fault| (fault.meaning(), fault.to_string()));
-        is_left |= inner.registered.facts().note(step, done);
+        is_left |= inner.registration.facts().record_result(step, done);
     }
     is_left
 }
@@ -216,7 +216,7 @@ mod tests {
             RegistrationStep::TakeAway(three),
         ];
         assert_eq!(first, want, "also what a process before this one may have put");
-        let left: Vec<bool> = first.into_iter().map(|step| facts.note(step, Ok(()))).collect();
+        let left: Vec<bool> = first.into_iter().map(|step| facts.record_result(step, Ok(()))).collect();
         assert_eq!(left, [false; 4]);
         assert_eq!(facts.steps(&set([one, two]), &joined), []);
         // A changed list removes the omitted servers, including one that the bot has left.
@@ -243,7 +243,7 @@ mod tests {
         ] {
             let mut facts = RegistrationState { there: set([place, None]), ..RegistrationState::default() };
             assert_eq!(
-                facts.note(step, Err((Some(meaning), "no".to_owned()))),
+                facts.record_result(step, Err((Some(meaning), "no".to_owned()))),
                 again,
                 "{step:?} {meaning:?}"
             );
@@ -254,10 +254,10 @@ mod tests {
             application: Some(Snowflake(9)),
             ..RegistrationState::default()
         };
-        facts.note(RegistrationStep::Put(place), Err((None, "lost".to_owned())));
+        facts.record_result(RegistrationStep::Put(place), Err((None, "lost".to_owned())));
         let registered = CommandRegistration { facts: Mutex::new(facts), ..CommandRegistration::default() };
         assert!(registered.problems().is_some_and(|text| text.contains("in server 1: lost")));
-        registered.begin_anew();
+        registered.reset();
         assert_eq!(registered.problems(), None);
         let steps = registered.facts().steps(&set([None]), &set([]));
         assert_eq!(
@@ -266,6 +266,6 @@ mod tests {
             "where they stood is not forgotten"
         );
         let many = set((0..1_000).map(Snowflake));
-        assert_eq!(RegistrationState::default().steps(&set([None]), &many).len(), 1 + TIDIED_MAX);
+        assert_eq!(RegistrationState::default().steps(&set([None]), &many).len(), 1 + CLEANED_UP_MAX);
     }
 }

@@ -19,9 +19,9 @@ pub(crate) struct AccountSettings {
     /// Address of Discord.
     pub(crate) base: Base,
     /// Authorization rules.
-    pub(crate) door: AccessRules,
+    pub(crate) access: AccessRules,
     /// Conversations bound by the configuration: messages there, and in threads below, are for agents.
-    pub(crate) configured: BTreeSet<Snowflake>,
+    pub(crate) static_bindings: BTreeSet<Snowflake>,
     /// True if answers of agents are sent through webhooks, under the agents' names.
     pub(crate) personas: bool,
 }
@@ -50,7 +50,7 @@ impl AccountSettings {
             };
             ids.iter().map(read).collect()
         };
-        let door = AccessRules {
+        let access = AccessRules {
             guilds: ids("guilds", &account.guilds)?,
             allowed: Principals {
                 users: ids("allowed_users", &account.allowed_users)?,
@@ -62,7 +62,7 @@ impl AccountSettings {
             },
         };
         let token = token(account, env).map_err(|why| format!("{}: {why}", key("token_file")))?;
-        Ok(Self { token, base, door, configured: BTreeSet::new(), personas: false })
+        Ok(Self { token, base, access, static_bindings: BTreeSet::new(), personas: false })
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
             allowed: Principals { users: set(2), roles: set(3) },
             approvers: Principals { users: set(4), roles: set(5) },
         };
-        assert_eq!(of(&named).unwrap().door, want);
+        assert_eq!(of(&named).unwrap().access, want);
         let wrong = DiscordAccount { allowed_users: list(&["ann"]), ..account() };
         assert!(of(&wrong).unwrap_err().contains("\"ann\" is no id"));
     }

@@ -67,7 +67,7 @@ fn readable(
     env: &BTreeMap<String, String>,
 ) -> Result<String, String> {
     let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned())?;
-    let nobody = settings.door.allowed.is_empty() && settings.door.approvers.is_empty();
+    let nobody = settings.access.allowed.is_empty() && settings.access.approvers.is_empty();
     let who =
         if nobody { "; nobody may speak there yet: name them in allowed_users or allowed_roles" } else { "" };
     Ok(format!("token readable, at {}{who}", settings.base.text()))

@@ -351,7 +351,7 @@ async fn running(store: &Store) -> RunId {
 #[tokio::test]
 async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
     let (_dir, store, mut scribe) = begun().await;
-    let board = Arc::new(Board { can_edit: true, edits_until_ms: Some(3_000_000), ..Board::default() });
+    let board = Arc::new(Board { can_edit: true, edit_window_ms: Some(3_000_000), ..Board::default() });
     let (task, stop) = drive(&store, &board, LIVE);
     scribe.say("One. ").await;
     board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;

@@ -48,7 +48,7 @@ impl ChannelAdapter for Shelf {
         Some(1 << 20)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 

@@ -19,7 +19,7 @@ pub(super) struct Board {
     /// What it was shown beside them, where it shows such things.
     pub(super) signals: Option<Mutex<Vec<Signal>>>,
     /// How long a message can be changed.
-    pub(super) edits_until_ms: Option<u64>,
+    pub(super) edit_window_ms: Option<u64>,
     /// How many edits fail from now on.
     pub(super) failures: AtomicU32,
     /// Edits have no end from now on.
@@ -87,7 +87,7 @@ impl ChannelAdapter for Board {
         Limit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 
@@ -131,8 +131,8 @@ impl ChannelAdapter for Board {
         Box::pin(std::future::ready(()))
     }
 
-    fn edits_until_ms(&self) -> Option<u64> {
-        self.edits_until_ms
+    fn edit_window_ms(&self) -> Option<u64> {
+        self.edit_window_ms
     }
 
     fn edit<'a>(

@@ -68,7 +68,7 @@ impl ChannelAdapter for Named {
         Limit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 

@@ -28,8 +28,8 @@ async fn status(store: &Store) -> String {
 
 async fn amended(inlet: &InboundService, id: &str, text: Option<&str>) -> MessageChangeOutcome {
     match text {
-        Some(text) => inlet.edited(conversation("c"), id.to_owned(), text.to_owned()).await,
-        None => inlet.deleted(conversation("c"), id.to_owned()).await,
+        Some(text) => inlet.on_message_edited(conversation("c"), id.to_owned(), text.to_owned()).await,
+        None => inlet.on_message_deleted(conversation("c"), id.to_owned()).await,
     }
 }
 
@@ -135,7 +135,7 @@ async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
         IntakeOutcome::Accepted(CallerReply { text: text.to_owned(), private, ..CallerReply::default() })
     };
     let brought = async |message: Inbound| {
-        let _claim = inlet.keep_first(message.clone(), PATIENCE).await;
+        let _claim = inlet.reserve(message.clone(), PATIENCE).await;
         inlet.offer(message).await
     };
     let nothing = format!("Nothing runs and nothing waits in {}.", key());
@@ -153,7 +153,7 @@ async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
     // The message that says it to them is known from then on: its buttons go once they mean nothing.
     for id in ["i5", "i4", "i1", "never"] {
         let shown = PostedReply { message_id: format!("answer to {id}"), text: queued.text.clone() };
-        assert!(inlet.told(by_caller(id, "more"), Some(shown)).await);
+        assert!(inlet.mark_replied(by_caller(id, "more"), Some(shown)).await);
     }
     let over = store.read("over", |db| buttons::over(db, &conversation("c"), &key(), false)).await.unwrap();
     let over: Vec<(&str, &str)> = over.iter().map(|it| (it.message_id.as_str(), it.text.as_str())).collect();
@@ -241,35 +241,50 @@ async fn d03_a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends
     let (_dir, store, fake, inlet) = bound_ground().await;
     let at = || conversation("c");
     let by_itself = ConversationEvent::Archived { by_person: false };
-    assert_eq!(inlet.changed(at(), by_itself).await, ConversationEventOutcome::Nothing);
-    assert_eq!(inlet.changed(at(), ConversationEvent::Unarchived).await, ConversationEventOutcome::Nothing);
-    assert_eq!(inlet.changed(at(), ConversationEvent::Renamed).await, ConversationEventOutcome::Nothing);
+    assert_eq!(inlet.on_conversation_event(at(), by_itself).await, ConversationEventOutcome::Nothing);
+    assert_eq!(
+        inlet.on_conversation_event(at(), ConversationEvent::Unarchived).await,
+        ConversationEventOutcome::Nothing
+    );
+    assert_eq!(
+        inlet.on_conversation_event(at(), ConversationEvent::Renamed).await,
+        ConversationEventOutcome::Nothing
+    );
     let away = || ConversationEvent::Archived { by_person: true };
-    assert_eq!(inlet.changed(at(), away()).await, ConversationEventOutcome::Parked);
+    assert_eq!(inlet.on_conversation_event(at(), away()).await, ConversationEventOutcome::Parked);
     assert_eq!(status(&store).await, "parked");
-    assert_eq!(inlet.changed(at(), away()).await, ConversationEventOutcome::Nothing);
-    assert_eq!(inlet.changed(at(), ConversationEvent::Unarchived).await, ConversationEventOutcome::Resumed);
+    assert_eq!(inlet.on_conversation_event(at(), away()).await, ConversationEventOutcome::Nothing);
+    assert_eq!(
+        inlet.on_conversation_event(at(), ConversationEvent::Unarchived).await,
+        ConversationEventOutcome::Resumed
+    );
     assert_eq!(status(&store).await, "active");
-    inlet.changed(at(), away()).await;
+    inlet.on_conversation_event(at(), away()).await;
     inlet.accept(message("m1", "hello")).await.unwrap();
     assert_eq!((status(&store).await.as_str(), fake.said()), ("active", vec!["hello".to_owned()]));
-    inlet.changed(at(), away()).await;
+    inlet.on_conversation_event(at(), away()).await;
     let busy = Failure::of(Code::StoreUnavailable);
     for (failure, want) in [
         (busy.clone(), ConversationEventOutcome::Later { why: busy.to_string() }),
         (Failure::of(Code::NoSession), ConversationEventOutcome::Nothing),
     ] {
         *fake.fails.lock().unwrap() = Some(failure);
-        assert_eq!(inlet.changed(at(), ConversationEvent::Gone { why: "away".to_owned() }).await, want);
+        assert_eq!(
+            inlet.on_conversation_event(at(), ConversationEvent::Gone { why: "away".to_owned() }).await,
+            want
+        );
         assert_eq!(status(&store).await, "parked");
     }
     *fake.fails.lock().unwrap() = None;
     let gone = || ConversationEvent::Gone { why: "the thread was deleted".to_owned() };
-    assert_eq!(inlet.changed(at(), gone()).await, ConversationEventOutcome::Ended);
+    assert_eq!(inlet.on_conversation_event(at(), gone()).await, ConversationEventOutcome::Ended);
     assert_eq!(status(&store).await, "ended");
     assert_eq!(fake.effects(), [format!("closed {} false", key())]);
-    assert_eq!(inlet.changed(at(), gone()).await, ConversationEventOutcome::Nothing);
-    assert_eq!(inlet.changed(conversation("never"), gone()).await, ConversationEventOutcome::Nothing);
+    assert_eq!(inlet.on_conversation_event(at(), gone()).await, ConversationEventOutcome::Nothing);
+    assert_eq!(
+        inlet.on_conversation_event(conversation("never"), gone()).await,
+        ConversationEventOutcome::Nothing
+    );
 }
 
 /// What was still to be told when a binding ends: told if it was active, settled if its conversation was put away.
@@ -288,7 +303,9 @@ async fn d03_what_is_left_of_a_conversation_that_was_put_away_is_settled_with_it
         let rows: Vec<String> = rows.collect();
         store.write("parts", move |tx| Ok(tx.execute_batch(&rows.join(";"))?)).await.unwrap();
         if is_away {
-            inlet.changed(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
+            inlet
+                .on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true })
+                .await;
         }
         store.write("end", |tx| bindings::end_all(tx, &key(), "over")).await.unwrap();
         let states = "SELECT state FROM acp_delivery_part ORDER BY part_no";
@@ -306,7 +323,7 @@ async fn d03_one_conversation_of_two_that_is_gone_leaves_the_session() {
     let second = binding_row(&key(), &conversation("d"));
     store.write("bind", move |tx| bindings::bind(tx, &second)).await.unwrap();
     let gone = ConversationEvent::Gone { why: "nobody may see it".to_owned() };
-    assert_eq!(inlet.changed(conversation("c"), gone).await, ConversationEventOutcome::Ended);
+    assert_eq!(inlet.on_conversation_event(conversation("c"), gone).await, ConversationEventOutcome::Ended);
     assert_eq!(fake.effects(), Vec::<String>::new());
     let left = store.read("left", |db| bindings::of_session(db, &key())).await.unwrap();
     assert_eq!(left.len(), 1);
@@ -317,7 +334,8 @@ async fn d03_one_conversation_of_two_that_is_gone_leaves_the_session() {
 #[tokio::test]
 async fn how_far_a_conversation_was_read_moves_forward_only() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
-    let places = async || inlet.bound("console".to_owned(), "default".to_owned()).await.unwrap();
+    let places =
+        async || inlet.bound_conversations("console".to_owned(), "default".to_owned()).await.unwrap();
     let place = |through: Option<&str>| Place {
         conversation: conversation("c"),
         bound_at_ms: 1,
@@ -328,12 +346,12 @@ async fn how_far_a_conversation_was_read_moves_forward_only() {
     inlet.accept(message("100", "more")).await.unwrap();
     assert_eq!(places().await, [place(None)]);
     for (through, want) in [("98", "98"), ("100", "100"), ("99", "100"), ("101", "101")] {
-        assert!(inlet.caught_up(conversation("c"), through.to_owned()).await);
+        assert!(inlet.set_backfill_mark(conversation("c"), through.to_owned()).await);
         assert_eq!(places().await, [place(Some(want))]);
     }
-    inlet.changed(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
+    inlet.on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
     assert_eq!(places().await.len(), 1, "one that is put away can be spoken in");
-    assert_eq!(inlet.bound("console".to_owned(), "other".to_owned()).await, Some(Vec::new()));
+    assert_eq!(inlet.bound_conversations("console".to_owned(), "other".to_owned()).await, Some(Vec::new()));
     store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
     assert_eq!(places().await, []);
 }
@@ -342,7 +360,7 @@ async fn how_far_a_conversation_was_read_moves_forward_only() {
 #[tokio::test]
 async fn every_change_of_what_is_bound_is_told_before_it_is_known_to_be_one() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
-    let mut changes = inlet.bindings_changed();
+    let mut changes = inlet.binding_change_counter();
     let mut told = || {
         let is_told = changes.has_changed().unwrap();
         changes.mark_unchanged();
@@ -350,24 +368,24 @@ async fn every_change_of_what_is_bound_is_told_before_it_is_known_to_be_one() {
     };
     assert!(!told(), "nothing changed");
     inlet.accept(message("99", "hello")).await.unwrap();
-    inlet.changed(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
-    assert!(inlet.caught_up(conversation("c"), "99".to_owned()).await);
+    inlet.on_conversation_event(conversation("c"), ConversationEvent::Archived { by_person: true }).await;
+    assert!(inlet.set_backfill_mark(conversation("c"), "99".to_owned()).await);
     assert!(!told(), "one that is put away, spoken in or read is bound as before");
     let other = binding_row(&key(), &conversation("d"));
     let again = other.clone();
     store.write("bind", move |tx| bindings::bind(tx, &other)).await.unwrap();
-    assert!(told() && matches!(inlet.place(conversation("d")).await, BindingLookup::At(_)));
+    assert!(told() && matches!(inlet.lookup_binding(conversation("d")).await, BindingLookup::At(_)));
     store.write("bind", move |tx| bindings::bind(tx, &again)).await.unwrap_err();
     assert!(!told(), "it was not bound again");
     let mut pending = binding_row(&key(), &conversation("e"));
     pending.status = BindingStatus::Pending;
     let id = pending.binding_id;
     store.write("bind", move |tx| bindings::bind(tx, &pending)).await.unwrap();
-    assert!(told() && inlet.place(conversation("e")).await == BindingLookup::Nowhere);
+    assert!(told() && inlet.lookup_binding(conversation("e")).await == BindingLookup::Nowhere);
     store.write("activate", move |tx| bindings::activate(tx, id, "f", 5)).await.unwrap();
-    assert!(told() && matches!(inlet.place(conversation("f")).await, BindingLookup::At(_)));
+    assert!(told() && matches!(inlet.lookup_binding(conversation("f")).await, BindingLookup::At(_)));
     store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
-    assert!(told() && inlet.place(conversation("f")).await == BindingLookup::Nowhere);
+    assert!(told() && inlet.lookup_binding(conversation("f")).await == BindingLookup::Nowhere);
 }
 
 #[tokio::test]

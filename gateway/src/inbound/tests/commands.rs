@@ -506,7 +506,7 @@ impl ChannelAdapter for Thread {
         Limit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 

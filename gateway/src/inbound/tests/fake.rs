@@ -301,7 +301,7 @@ impl ChannelAdapter for Party {
         crate::core::split::Limit::new(crate::core::split::Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Ignore
     }
 

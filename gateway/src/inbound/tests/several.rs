@@ -36,11 +36,11 @@ impl ChannelAdapter for Square {
         true
     }
 
-    fn hears_itself(&self) -> bool {
+    fn receives_own_messages(&self) -> bool {
         false
     }
 
-    fn deaf_to(&self, _: &ConversationRef) -> Option<String> {
+    fn unavailable_reason(&self, _: &ConversationRef) -> Option<String> {
         self.is_deaf.load(Ordering::SeqCst).then(|| "it is not connected".to_owned())
     }
 
@@ -48,7 +48,7 @@ impl ChannelAdapter for Square {
         Limit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Ignore
     }
 

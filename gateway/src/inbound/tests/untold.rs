@@ -48,7 +48,7 @@ impl ChannelAdapter for Moody {
         Limit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> Destination {
+    fn unbound_destination(&self) -> Destination {
         Destination::Hint
     }
 
@@ -120,7 +120,7 @@ async fn c14_a_reply_that_cannot_be_given_holds_up_nothing() {
             assert_eq!(offered, taken, "{mood:?} {text}");
         }
         assert_eq!((fake.said().len(), fake.cancels.lock().unwrap().len()), (3, 1), "{mood:?}");
-        let deleted = soon("a deletion", inlet.deleted(conversation("c"), "m2".to_owned())).await;
+        let deleted = soon("a deletion", inlet.on_message_deleted(conversation("c"), "m2".to_owned())).await;
         assert_eq!(deleted, MessageChangeOutcome::Done, "{mood:?}");
         assert_eq!(soon("it again", inlet.offer(message("m2", "more"))).await, taken, "{mood:?}");
         assert_eq!(channel.said_in("c"), Vec::<String>::new(), "{mood:?}");
