@@ -226,7 +226,7 @@ pub(crate) fn in_background(
         ("said", tokio::spawn(forget::said(store.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
         ("bindings", tokio::spawn(inlet.bindings().clone().keep(stop.clone()))),
-        ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
+        ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
     ]
 }

@@ -29,22 +29,22 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 /// Minimum delay between a commit and the next scan of the journals, in milliseconds.
-const GATHER_MS: u64 = 20;
+const SCAN_MS_MIN: u64 = 20;
 /// Delay before the next scan, as a multiple of the duration of the last one: each scan reads every active
 /// binding, and with thousands of them this bounds the processor share of scans …
-const REST_TIMES: u32 = 4;
+const SCAN_INTERVAL_FACTOR: u32 = 4;
 /// … up to this maximum, in milliseconds.
-const REST_MS_MAX: u64 = 500;
+const SCAN_MS_MAX: u64 = 500;
 /// Interval of the search for ended bindings with pending rows, in milliseconds.
 const SWEEP_MS: u64 = 60_000;
 /// Interval of retries for cards that could not be finalized, in milliseconds.
-const TIDY_MS: u64 = 2_000;
+const EDIT_RETRY_MS: u64 = 2_000;
 /// Retries for messages with obsolete buttons happen at every n-th of these intervals.
-const TIDY_TIMES: u32 = 5;
+const BUTTON_RETRY_EVERY: u32 = 5;
 /// First retry delay after a failed attempt, in milliseconds; doubled each time.
 const RETRY_FIRST_MS: u64 = 250;
 /// Delay before a binding whose task panicked is retried, in milliseconds.
-const DISORDER_MS: u64 = 1_000;
+const PANIC_RETRY_MS: u64 = 1_000;
 
 /// Result of a binding's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,18 +80,18 @@ pub(crate) async fn run(
     let mut tasks = Tasks::default();
     let mut marks = BindingCursors::new();
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
-    let mut tidy = tokio::time::interval(Duration::from_millis(TIDY_MS));
+    let mut tidy = tokio::time::interval(Duration::from_millis(EDIT_RETRY_MS));
     tidy.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut tidied = 0;
-    let mut gather = Duration::from_millis(GATHER_MS);
+    let mut gather = Duration::from_millis(SCAN_MS_MIN);
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            _ = sweep.tick() => add_owing(&store, &mut marks).await,
-            _ = tidy.tick() => if !look_again(&store, &mut marks, &mut tidied).await { continue },
+            _ = sweep.tick() => add_ended_bindings(&store, &mut marks).await,
+            _ = tidy.tick() => if !mark_pending_edits(&store, &mut marks, &mut tidied).await { continue },
             changed = committed.changed() => if changed.is_err() { break },
-            Some(done) = tasks.set.join_next_with_id() => tasks.note(done, &mut marks, &stop),
+            Some(done) = tasks.set.join_next_with_id() => tasks.record_exit(done, &mut marks, &stop),
         }
         tokio::select! {
             biased;
@@ -99,12 +99,12 @@ pub(crate) async fn run(
             () = tokio::time::sleep(gather) => {}
         }
         while let Some(done) = tasks.set.try_join_next_with_id() {
-            tasks.note(done, &mut marks, &stop);
+            tasks.record_exit(done, &mut marks, &stop);
         }
         committed.mark_unchanged();
         let began = Instant::now();
-        let found = look(&store, &marks).await;
-        gather = rest(began.elapsed());
+        let found = load_due_bindings(&store, &marks).await;
+        gather = scan_interval(began.elapsed());
         for due in found {
             let mark = marks.entry(due.binding.binding_id).or_default();
             let is_behind = mark.cursor.is_none_or(|cursor| cursor < due.end);
@@ -116,7 +116,7 @@ pub(crate) async fn run(
                 continue;
             }
             *mark = BindingCursor { busy: true, verbosity: due.binding.verbosity, ..*mark };
-            let pass = DeliveryWorker {
+            let worker = DeliveryWorker {
                 store: store.clone(),
                 channels: channels.clone(),
                 live: live.clone(),
@@ -131,19 +131,19 @@ pub(crate) async fn run(
                 channel = due.binding.conversation.channel,
                 thread_id = due.binding.conversation.conversation_id,
             );
-            tasks.spawn(id, async move { pass.run(due, cursor).await }.instrument(around));
+            tasks.spawn(id, async move { worker.run(due, cursor).await }.instrument(around));
         }
     }
     while tasks.set.join_next().await.is_some() {}
 }
 
 /// Returns the delay before the next scan, given the duration of the last one.
-fn rest(took: Duration) -> Duration {
-    took.saturating_mul(REST_TIMES)
-        .clamp(Duration::from_millis(GATHER_MS), Duration::from_millis(REST_MS_MAX))
+fn scan_interval(took: Duration) -> Duration {
+    took.saturating_mul(SCAN_INTERVAL_FACTOR)
+        .clamp(Duration::from_millis(SCAN_MS_MIN), Duration::from_millis(SCAN_MS_MAX))
 }
 
-async fn add_owing(store: &Store, marks: &mut BindingCursors) {
+async fn add_ended_bindings(store: &Store, marks: &mut BindingCursors) {
     match store.read("delivery_owing", rows::owing).await {
         Ok(found) => {
             for due in found {
@@ -155,10 +155,10 @@ async fn add_owing(store: &Store, marks: &mut BindingCursors) {
 }
 
 /// Marks bindings for a retry whose card could not be finalized or whose messages could not be edited, even
-/// if their journal is idle. Cards on every call, messages on every `TIDY_TIMES`th, since a retry may
+/// if their journal is idle. Cards on every call, messages on every `BUTTON_RETRY_EVERY`th, since a retry may
 /// depend on a person. Returns true if any was found.
-async fn look_again(store: &Store, marks: &mut BindingCursors, times: &mut u32) -> bool {
-    let is_more = times.is_multiple_of(TIDY_TIMES);
+async fn mark_pending_edits(store: &Store, marks: &mut BindingCursors, times: &mut u32) -> bool {
+    let is_more = times.is_multiple_of(BUTTON_RETRY_EVERY);
     *times = times.wrapping_add(1);
     let read = move |db: &_| {
         let mut found = card_rows::left_open(db, now_ms())?;
@@ -181,7 +181,7 @@ async fn look_again(store: &Store, marks: &mut BindingCursors, times: &mut u32) 
     is_any
 }
 
-async fn look(store: &Store, marks: &BindingCursors) -> Vec<Due> {
+async fn load_due_bindings(store: &Store, marks: &BindingCursors) -> Vec<Due> {
     let known: Vec<BindingId> = marks.keys().copied().collect();
     store.read("delivery_look", move |db| rows::looked_after(db, &known)).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "delivery cannot read the bindings");
@@ -202,7 +202,7 @@ impl Tasks {
         self.of.insert(id, binding_id);
     }
 
-    fn note(
+    fn record_exit(
         &mut self,
         done: Result<(tokio::task::Id, WorkerExit), tokio::task::JoinError>,
         marks: &mut BindingCursors,
@@ -229,7 +229,7 @@ impl Tasks {
                     tokio::select! {
                         biased;
                         () = stop.cancelled() => {}
-                        () = tokio::time::sleep(Duration::from_millis(DISORDER_MS)) => {}
+                        () = tokio::time::sleep(Duration::from_millis(PANIC_RETRY_MS)) => {}
                     }
                     WorkerExit::Unknown
                 });

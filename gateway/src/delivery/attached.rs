@@ -13,7 +13,7 @@ const REFUSED_MAX: u32 = 8;
 
 /// True if a part is sent without its files after this many refusals; `again` is true if the last one was
 /// temporary.
-pub(super) const fn is_enough(times: u32, again: bool) -> bool {
+pub(super) const fn should_drop_files(times: u32, again: bool) -> bool {
     !again || times >= REFUSED_MAX
 }
 
@@ -27,7 +27,7 @@ struct TextFallback {
 
 impl TextFallback {
     /// True if the parts after this one replace it: only if it still is a part with files.
-    fn takes_the_place_of(&self, part: &Part) -> bool {
+    fn replaces(&self, part: &Part) -> bool {
         let no = part.part_no;
         self.parts.iter().any(|it| it.part_no == no && !it.files.is_empty())
             && self.parts.iter().any(|it| it.part_no > no)
@@ -61,7 +61,7 @@ impl DeliveryWorker {
 
     /// Settles a part whose files cannot be rendered as planned: never sent without the files, and never sent
     /// twice if an earlier attempt may have succeeded.
-    pub(super) async fn tell_without_lost_files(
+    pub(super) async fn fall_back_after_lost_files(
         &self,
         binding: &BindingRow,
         row: PartRow,
@@ -73,23 +73,23 @@ impl DeliveryWorker {
             self.settle(binding, &part, PartState::Uncertain, None, channel).await?;
             return Ok(());
         }
-        self.tell_without_files(binding, &part).await
+        self.fall_back_to_text(binding, &part).await
     }
 
     /// Replaces a part that the channel rejects because of its files: its row is rendered again as text only.
     /// The new style is recorded in the same transaction as its effects, so that every later rendering yields
     /// the same parts. If the new rendering adds no parts, a notice says that content is missing.
-    pub(super) async fn tell_without_files(
+    pub(super) async fn fall_back_to_text(
         &self,
         binding: &BindingRow,
         part: &Part,
     ) -> Result<(), StoreError> {
         // Rendered before the transaction: it may be slow, and other commits would wait.
-        let laid_out = self.laid_out_without_files(binding, part.session_seq).await?;
+        let laid_out = self.render_without_files(binding, part.session_seq).await?;
         let (binding, part) = (binding.clone(), part.clone());
         let tell = move |tx: &crate::store::Tx<'_>| {
             let (id, session_seq) = (binding.binding_id, part.session_seq);
-            let found = laid_out.filter(|it| it.takes_the_place_of(&part));
+            let found = laid_out.filter(|it| it.replaces(&part));
             if let Some(TextFallback { before, parts }) = found {
                 if styles::of(tx, id)?.at(session_seq) != Some(&before) {
                     // Recorded differently meanwhile: the part is unchanged and will be checked again.
@@ -107,7 +107,7 @@ impl DeliveryWorker {
     }
 
     /// Renders a row without its files; `None` if the row's style is unknown.
-    async fn laid_out_without_files(
+    async fn render_without_files(
         &self,
         binding: &BindingRow,
         session_seq: u64,

@@ -51,7 +51,7 @@ impl DeliveryWorker {
         }
         tries.persona_at_ms = named_at_ms.or(tries.persona_at_ms);
         if tries.is_unknown
-            && let Some(outcome) = self.look_for(binding, channel, message, tries).await
+            && let Some(outcome) = self.lookup_part(binding, channel, message, tries).await
         {
             return Ok(Some(outcome));
         }
@@ -66,7 +66,7 @@ impl DeliveryWorker {
 
     /// Looks up a part whose result is unknown; `None` if it was provably not sent and, under a persona, can
     /// no longer arrive.
-    async fn look_for(
+    async fn lookup_part(
         &self,
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
@@ -89,7 +89,7 @@ impl DeliveryWorker {
             LookupOutcome::Absent if !may_be_named => None,
             LookupOutcome::Absent => {
                 let bytes = message.files.iter().map(|file| file.bytes.len() as u64).sum();
-                let retry_after_ms = tries.arrives_ms(now_ms(), bytes)?;
+                let retry_after_ms = tries.next_lookup_delay_ms(now_ms(), bytes)?;
                 Some(SendOutcome::Limited { retry_after_ms })
             }
         }

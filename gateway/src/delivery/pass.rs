@@ -35,7 +35,7 @@ enum NextStep {
     /// Send the next part.
     Next,
     /// Read the planned parts again: a notice was planned, which goes first.
-    Look,
+    Reload,
     /// Stop for now: shutdown, or a person archived the conversation.
     Stop,
 }
@@ -78,18 +78,18 @@ impl DeliveryWorker {
                 return WorkerExit::Unknown;
             }
         };
-        let mut keeper = StatusCardUpdater::new(self, &binding, channel.as_ref(), cursor.is_none());
+        let mut card_updater = StatusCardUpdater::new(self, &binding, channel.as_ref(), cursor.is_none());
         loop {
-            match self.go(&binding, channel.as_ref(), cursor, &mut keeper).await {
+            match self.deliver_and_update_card(&binding, channel.as_ref(), cursor, &mut card_updater).await {
                 Ok((left, goes_on)) => {
-                    self.metrics.troubles().clear(&trouble(&binding));
+                    self.metrics.troubles().clear(&stalled_key(&binding));
                     match left {
                         WorkerExit::At(at) if goes_on => cursor = Some(at),
                         left => return left,
                     }
                 }
                 Err(error) => {
-                    self.stands_still(&binding, &error).await;
+                    self.report_stalled(&binding, &error).await;
                     return WorkerExit::Unknown;
                 }
             }
@@ -98,11 +98,11 @@ impl DeliveryWorker {
 
     /// Reports a failed delivery and waits before the retry. If only a repair of the database helps, the wait
     /// is long and `doctor` names the conversation.
-    async fn stands_still(&self, binding: &BindingRow, error: &StoreError) {
+    async fn report_stalled(&self, binding: &BindingRow, error: &StoreError) {
         let (session_key, conversation) = (&binding.session_key, &binding.conversation.conversation_id);
         if error.is_for_repair() {
             tracing::error!(%session_key, conversation, %error, "delivery stands still until the database is repaired");
-            self.metrics.troubles().note(trouble(binding), error.to_string());
+            self.metrics.troubles().note(stalled_key(binding), error.to_string());
             self.pause(UNREADABLE_MS).await;
         } else {
             tracing::warn!(%session_key, conversation, %error, "delivery could not go on");
@@ -111,18 +111,18 @@ impl DeliveryWorker {
     }
 
     /// Delivers, then updates the card. Returns true if there is something to deliver again.
-    async fn go(
+    async fn deliver_and_update_card(
         &self,
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
         cursor: Option<u64>,
-        keeper: &mut StatusCardUpdater<'_>,
+        card_updater: &mut StatusCardUpdater<'_>,
     ) -> Result<(WorkerExit, bool), StoreError> {
         let left = self.deliver(binding, channel, cursor).await?;
         let goes_on = match left {
-            WorkerExit::At(at) => keeper.keep(at).await?,
+            WorkerExit::At(at) => card_updater.update_card(at).await?,
             WorkerExit::Over => {
-                keeper.fold_all().await?;
+                card_updater.close_all_cards().await?;
                 false
             }
             WorkerExit::Unknown => false,
@@ -131,7 +131,7 @@ impl DeliveryWorker {
     }
 
     /// Returns the effective rendering of a conversation.
-    pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn ChannelAdapter) -> RenderConfig {
+    pub(super) fn render_config(&self, binding: &BindingRow, channel: &dyn ChannelAdapter) -> RenderConfig {
         let stream = self.live.stream(&Scope::of(Some(&binding.conversation)));
         let style = Style::new(channel.limit(), &stream)
             .in_channel(Shows {
@@ -154,13 +154,13 @@ impl DeliveryWorker {
     }
 
     /// Returns the recorded styles of a conversation, after recording the effective one.
-    async fn recorded(
+    async fn ensure_style_recorded(
         &self,
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
         known: Styles,
     ) -> Result<Styles, StoreError> {
-        let style = self.manner(binding, channel).style;
+        let style = self.render_config(binding, channel).style;
         if known.last() == Some(&style) {
             return Ok(known);
         }
@@ -186,7 +186,7 @@ impl DeliveryWorker {
         if now.is_some_and(|now| now.binding.verbosity != verbosity) {
             return Ok(WorkerExit::Unknown);
         }
-        let styles = Arc::new(self.recorded(binding, channel, known).await?);
+        let styles = Arc::new(self.ensure_style_recorded(binding, channel, known).await?);
         let mut cursor = cursor.unwrap_or(saved).max(saved);
         let mut saved = saved;
         loop {
@@ -206,7 +206,7 @@ impl DeliveryWorker {
             let Some((due, batch)) = read.await? else { return Ok(WorkerExit::Over) };
             // Delivery resumes here at once, or when a person unarchives the conversation.
             let Some(batch) = batch else { return Ok(WorkerExit::Unknown) };
-            let owed = owed(&due, &batch);
+            let owed = delivery_range(&due, &batch);
             let parts = parts_of(&due.binding, &styles, &batch, owed.last);
             cursor = batch.through;
             let is_over = owed.is_over;
@@ -253,7 +253,7 @@ impl DeliveryWorker {
             });
             let (list, over) = read.await?;
             if list.is_empty() {
-                if self.amend_some(binding, channel, over).await? {
+                if self.update_stale_buttons_before_send(binding, channel, over).await? {
                     continue;
                 }
                 return Ok(true);
@@ -261,7 +261,7 @@ impl DeliveryWorker {
             for row in list {
                 match self.send_one(binding, channel, row).await? {
                     NextStep::Next => {}
-                    NextStep::Look => break,
+                    NextStep::Reload => break,
                     NextStep::Stop => return Ok(false),
                 }
             }
@@ -276,8 +276,8 @@ impl DeliveryWorker {
         row: PartRow,
     ) -> Result<NextStep, StoreError> {
         let Some(message) = self.message(binding, &row, channel).await? else {
-            self.tell_without_lost_files(binding, row, channel).await?;
-            return Ok(NextStep::Look);
+            self.fall_back_after_lost_files(binding, row, channel).await?;
+            return Ok(NextStep::Reload);
         };
         let mut tries = RetryState::of(&row, self.retry_first_ms);
         let part = row.part;
@@ -293,8 +293,8 @@ impl DeliveryWorker {
             };
             let outcome = outcome.of(&message);
             self.metrics.delivery_attempt(channel.id(), outcome.as_str());
-            tries.note(&outcome);
-            if let Some(after) = self.became(binding, channel, &part, &tries, outcome).await? {
+            tries.record_outcome(&outcome);
+            if let Some(after) = self.handle_outcome(binding, channel, &part, &tries, outcome).await? {
                 return Ok(after);
             }
             self.pause(tries.pause()).await;
@@ -302,7 +302,7 @@ impl DeliveryWorker {
     }
 
     /// Commits the result of an attempt; `None` if the part is to be retried.
-    async fn became(
+    async fn handle_outcome(
         &self,
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
@@ -315,7 +315,7 @@ impl DeliveryWorker {
             SendOutcome::Sent { message_id } => {
                 let journaled_at_ms =
                     self.settle(binding, part, PartState::Sent, Some(message_id), channel).await?;
-                self.show_end(binding, part).await?;
+                self.signal_run_result(binding, part).await?;
                 if let Some(at_ms) = journaled_at_ms {
                     self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
                 }
@@ -323,30 +323,30 @@ impl DeliveryWorker {
             }
             SendOutcome::FilesRefused { why, again } if attached::is_enough(tries.files_refused, again) => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken with its files");
-                self.tell_without_files(binding, part).await?;
-                return Ok(Some(NextStep::Look));
+                self.fall_back_to_text(binding, part).await?;
+                return Ok(Some(NextStep::Reload));
             }
             SendOutcome::FilesRefused { why, .. } => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken with its files just now");
-                self.put_back(binding, part, tries.is_unknown, channel).await?;
+                self.mark_not_sent(binding, part, tries.is_unknown, channel).await?;
             }
             SendOutcome::Rejected { why, again: false } => {
                 tracing::error!(%session_key, nonce, why, "a part was rejected");
                 self.settle(binding, part, PartState::Rejected, None, channel).await?;
-                return Ok(Some(NextStep::Look));
+                return Ok(Some(NextStep::Reload));
             }
             SendOutcome::Rejected { why, again: true } => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken");
-                self.put_back(binding, part, tries.is_unknown, channel).await?;
+                self.mark_not_sent(binding, part, tries.is_unknown, channel).await?;
             }
             SendOutcome::Limited { retry_after_ms } => {
                 tracing::info!(%session_key, nonce, retry_after_ms, "a part waits for the channel");
-                self.put_back(binding, part, tries.is_unknown, channel).await?;
+                self.mark_not_sent(binding, part, tries.is_unknown, channel).await?;
             }
             SendOutcome::Uncertain { why } if tries.unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
                 tracing::error!(%session_key, nonce, why, "a part stays uncertain");
                 self.settle(binding, part, PartState::Uncertain, None, channel).await?;
-                return Ok(Some(NextStep::Look));
+                return Ok(Some(NextStep::Reload));
             }
             SendOutcome::Uncertain { why } => {
                 tracing::warn!(%session_key, nonce, why, "a part is uncertain");
@@ -385,7 +385,7 @@ impl DeliveryWorker {
 
     /// Commits that this attempt failed. After an earlier attempt with an unknown result the part's state is
     /// kept: that message may still arrive, and the next process must look it up too.
-    async fn put_back(
+    async fn mark_not_sent(
         &self,
         binding: &BindingRow,
         part: &Part,
@@ -437,7 +437,7 @@ impl DeliveryWorker {
 }
 
 /// Returns the name of a conversation without delivery in the report of `doctor`.
-fn trouble(binding: &BindingRow) -> String {
+fn stalled_key(binding: &BindingRow) -> String {
     let at = &binding.conversation;
     format!("conversation {}/{}/{} of {}", at.channel, at.account_id, at.conversation_id, binding.session_key)
 }
@@ -452,7 +452,7 @@ struct DeliveryRange {
 
 /// Determines the range: everything for an active binding; up to the unbinding for an unbound one; up to the
 /// close for one whose session was closed.
-fn owed(due: &Due, batch: &Batch) -> DeliveryRange {
+fn delivery_range(due: &Due, batch: &Batch) -> DeliveryRange {
     if due.binding.status != BindingStatus::Ended {
         return DeliveryRange { last: u64::MAX, is_over: false };
     }

@@ -25,14 +25,14 @@ const SUGGESTIONS_MAX: usize = 25;
 /// Maximum number of sessions searched for those of one person.
 const SESSIONS_MAX: u32 = 1_000;
 /// Reason for deferring a change to a message.
-pub(super) const UNDONE: &str = "the message is kept and not done yet";
+pub(super) const NOT_YET_PROCESSED: &str = "the message is kept and not done yet";
 
 /// Result of a message so far.
 enum MessageProgress {
     /// Run of the message; true if the message is a command.
     Run(SessionKey, RunId, bool),
     /// Not executed yet, so the result is unknown. True if the message is a command.
-    Undone(bool),
+    NotProcessed(bool),
     /// Nothing that could be changed.
     Nothing,
 }
@@ -42,9 +42,9 @@ impl InboundPort for InboundService {
         Box::pin(async move {
             let by_caller = message.answer == Answer::ByCaller;
             let is_private = command::parse(&message.text).is_some_and(|command| command.is_private());
-            let failure = match self.taken(message).await {
+            let failure = match self.accept_without_reply(message).await {
                 Ok((outcome, _)) if by_caller => {
-                    return IntakeOutcome::Accepted(said_of(&outcome, is_private));
+                    return IntakeOutcome::Accepted(caller_reply(&outcome, is_private));
                 }
                 Ok(_) => return IntakeOutcome::Accepted(CallerReply::default()),
                 Err(failure) => failure,
@@ -59,15 +59,15 @@ impl InboundPort for InboundService {
     }
 
     fn mark_replied(&self, message: Inbound, answer: Option<PostedReply>) -> BoxFuture<'_, bool> {
-        Box::pin(self.was_told(message, answer))
+        Box::pin(self.record_caller_reply(message, answer))
     }
 
     fn reserve(&self, message: Inbound, patience: Duration) -> BoxFuture<'_, ReserveOutcome> {
-        Box::pin(self.first_kept(message, patience))
+        Box::pin(self.reserve_interaction(message, patience))
     }
 
     fn withdraw(&self, message: Inbound) -> BoxFuture<'_, bool> {
-        Box::pin(self.take_back(message))
+        Box::pin(self.withdraw_interaction(message))
     }
 
     fn on_message_edited(
@@ -76,7 +76,7 @@ impl InboundPort for InboundService {
         message_id: String,
         text: String,
     ) -> BoxFuture<'_, MessageChangeOutcome> {
-        Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Reword(text)).await })
+        Box::pin(async move { self.change_queued(&at, &message_id, QueuedChange::Reword(text)).await })
     }
 
     fn on_message_deleted(
@@ -84,7 +84,7 @@ impl InboundPort for InboundService {
         at: ConversationRef,
         message_id: String,
     ) -> BoxFuture<'_, MessageChangeOutcome> {
-        Box::pin(async move { self.amend(&at, &message_id, QueuedChange::Drop).await })
+        Box::pin(async move { self.change_queued(&at, &message_id, QueuedChange::Drop).await })
     }
 
     fn queued_messages(&self, at: ConversationRef) -> BoxFuture<'_, Option<Vec<QueuedMessage>>> {
@@ -106,9 +106,9 @@ impl InboundPort for InboundService {
     ) -> BoxFuture<'_, ConversationEventOutcome> {
         Box::pin(async move {
             let done = match change {
-                ConversationEvent::Archived { by_person: true } => self.inner.park(&at, true).await,
-                ConversationEvent::Unarchived => self.inner.park(&at, false).await,
-                ConversationEvent::Gone { why } => self.inner.gone(&at, &why).await,
+                ConversationEvent::Archived { by_person: true } => self.inner.set_parked(&at, true).await,
+                ConversationEvent::Unarchived => self.inner.set_parked(&at, false).await,
+                ConversationEvent::Gone { why } => self.inner.on_conversation_gone(&at, &why).await,
                 // Discord unarchives the thread automatically when a message is posted in it.
                 ConversationEvent::Archived { by_person: false } | ConversationEvent::Renamed => {
                     Ok(ConversationEventOutcome::Nothing)
@@ -116,7 +116,7 @@ impl InboundPort for InboundService {
             };
             done.unwrap_or_else(|failure| {
                 let why = failure.to_string();
-                if is_for_now(&failure) {
+                if is_transient(&failure) {
                     return ConversationEventOutcome::Later { why };
                 }
                 tracing::warn!(
@@ -171,15 +171,15 @@ impl InboundPort for InboundService {
         prefix: String,
     ) -> BoxFuture<'_, Vec<Suggestion>> {
         Box::pin(async move {
-            let found = self.inner.suggested(what, &at, &author_id).await.unwrap_or_default();
-            best(found, &prefix)
+            let found = self.inner.suggestions(what, &at, &author_id).await.unwrap_or_default();
+            rank_suggestions(found, &prefix)
         })
     }
 }
 
 /// True if the failure may be temporary. A closed session, or an agent that is no longer allowed, fails the
 /// same way again.
-fn is_for_now(failure: &Failure) -> bool {
+fn is_transient(failure: &Failure) -> bool {
     failure.retryable || matches!(failure.code, Code::StoreUnavailable | Code::BackendUnavailable)
 }
 
@@ -190,7 +190,7 @@ fn log(what: &'static str) -> impl FnOnce(StoreError) -> StoreError {
     }
 }
 
-fn said_of(outcome: &Outcome, is_private: bool) -> CallerReply {
+fn caller_reply(outcome: &Outcome, is_private: bool) -> CallerReply {
     CallerReply {
         text: outcome.text().into_owned(),
         private: is_private || matches!(outcome, Outcome::Refused { .. }),
@@ -200,7 +200,7 @@ fn said_of(outcome: &Outcome, is_private: bool) -> CallerReply {
 }
 
 /// Returns the suggestions with this prefix first, then other matches.
-fn best(found: Vec<Suggestion>, prefix: &str) -> Vec<Suggestion> {
+fn rank_suggestions(found: Vec<Suggestion>, prefix: &str) -> Vec<Suggestion> {
     let wanted = prefix.trim().to_lowercase();
     let rank = |it: &Suggestion| {
         let (value, label) = (it.value.to_lowercase(), it.label.to_lowercase());
@@ -219,21 +219,21 @@ fn best(found: Vec<Suggestion>, prefix: &str) -> Vec<Suggestion> {
 impl InboundService {
     /// Changes the queued prompt of a message. Runs in the conversation queue, after a message that is being
     /// processed.
-    async fn amend(
+    async fn change_queued(
         &self,
         at: &ConversationRef,
         message_id: &str,
         change: QueuedChange,
     ) -> MessageChangeOutcome {
-        let lane = self.inner.lane(at);
-        let turn = lane.lock().await;
-        let amended = self.inner.amend(at, message_id, change).await;
+        let lock = self.inner.conversation_lock(at);
+        let turn = lock.lock().await;
+        let amended = self.inner.change_queued(at, message_id, change).await;
         drop(turn);
-        drop(lane);
-        self.inner.prune(at);
+        drop(lock);
+        self.inner.remove_idle_lock(at);
         amended.unwrap_or_else(|failure| match failure.code {
             Code::LimitReached if !failure.retryable => MessageChangeOutcome::TooLate,
-            _ if is_for_now(&failure) => MessageChangeOutcome::Later { why: failure.to_string() },
+            _ if is_transient(&failure) => MessageChangeOutcome::Later { why: failure.to_string() },
             code => {
                 tracing::info!(%code, %failure, message_id, "a change to a message comes too late");
                 MessageChangeOutcome::TooLate
@@ -243,7 +243,7 @@ impl InboundService {
 }
 
 impl Inner {
-    async fn amend(
+    async fn change_queued(
         &self,
         at: &ConversationRef,
         message_id: &str,
@@ -251,14 +251,16 @@ impl Inner {
     ) -> Result<MessageChangeOutcome, Failure> {
         // The prompt of a command differs from the text of its message.
         let is_no_word = |is_command| is_command && matches!(change, QueuedChange::Reword(_));
-        let (session, run_id) = match self.became(at, message_id).await? {
-            MessageProgress::Run(_, _, is_command) | MessageProgress::Undone(is_command)
+        let (session, run_id) = match self.message_progress(at, message_id).await? {
+            MessageProgress::Run(_, _, is_command) | MessageProgress::NotProcessed(is_command)
                 if is_no_word(is_command) =>
             {
                 return Ok(MessageChangeOutcome::NotOurs);
             }
             MessageProgress::Run(session, run_id, _) => (session, run_id),
-            MessageProgress::Undone(_) => return Ok(MessageChangeOutcome::Later { why: UNDONE.to_owned() }),
+            MessageProgress::NotProcessed(_) => {
+                return Ok(MessageChangeOutcome::Later { why: NOT_YET_PROCESSED.to_owned() });
+            }
             MessageProgress::Nothing => return Ok(MessageChangeOutcome::NotOurs),
         };
         // Idempotent, so it needs no derived key.
@@ -271,7 +273,11 @@ impl Inner {
 
     /// Returns the result of a message. Call it in the conversation queue, so that a message in progress is
     /// complete.
-    async fn became(&self, at: &ConversationRef, message_id: &str) -> Result<MessageProgress, Failure> {
+    async fn message_progress(
+        &self,
+        at: &ConversationRef,
+        message_id: &str,
+    ) -> Result<MessageProgress, Failure> {
         let (at, id) = (at.clone(), message_id.to_owned());
         let Some(row) = self.store.read("inbox_row", move |db| inbox::get(db, &at, &id)).await? else {
             return Ok(MessageProgress::Nothing);
@@ -282,13 +288,17 @@ impl Inner {
                 MessageProgress::Run(session_key, run_id, is_command)
             }
             None if !row.settled && row.inbound.answer == Answer::ByMessage => {
-                MessageProgress::Undone(is_command)
+                MessageProgress::NotProcessed(is_command)
             }
             _ => MessageProgress::Nothing,
         })
     }
 
-    async fn park(&self, at: &ConversationRef, is_parked: bool) -> Result<ConversationEventOutcome, Failure> {
+    async fn set_parked(
+        &self,
+        at: &ConversationRef,
+        is_parked: bool,
+    ) -> Result<ConversationEventOutcome, Failure> {
         let of = at.clone();
         let park = move |tx: &crate::store::Tx<'_>| bindings::park(tx, &of, is_parked);
         if !self.store.write("binding_park", park).await? {
@@ -304,7 +314,11 @@ impl Inner {
     }
 
     /// Handles a deleted conversation: ends its binding, and closes a session without other bindings.
-    async fn gone(&self, at: &ConversationRef, why: &str) -> Result<ConversationEventOutcome, Failure> {
+    async fn on_conversation_gone(
+        &self,
+        at: &ConversationRef,
+        why: &str,
+    ) -> Result<ConversationEventOutcome, Failure> {
         let of = at.clone();
         let found = self.store.read("binding_gone", move |db| {
             let Some(binding) = bindings::of_conversation(db, &of)? else { return Ok(None) };
@@ -318,12 +332,12 @@ impl Inner {
         if count > 1 {
             self.store.write("binding_gone", move |tx| bindings::end(tx, id, &reason)).await?;
         } else {
-            self.service.close(&session, CloseRequest::new(reason), gone_key(id)?).await?;
+            self.service.close(&session, CloseRequest::new(reason), close_idempotency_key(id)?).await?;
         }
         Ok(ConversationEventOutcome::Ended)
     }
 
-    async fn suggested(
+    async fn suggestions(
         &self,
         what: SuggestionKind,
         at: &ConversationRef,
@@ -336,7 +350,7 @@ impl Inner {
                 names.into_iter().map(|name| one(name.to_string(), name.to_string())).collect()
             }
             SuggestionKind::Sessions => {
-                let rows = self.visible(at, author_id).await?;
+                let rows = self.visible_sessions(at, author_id).await?;
                 let shown = |row: SessionRow| {
                     let key = row.session_key.to_string();
                     let name = row.label.clone().unwrap_or_else(|| key.clone());
@@ -355,7 +369,11 @@ impl Inner {
 
 impl Inner {
     /// Returns the open sessions that a person may see, last used first: the same as `/acp sessions` lists.
-    async fn visible(&self, at: &ConversationRef, author_id: &str) -> Result<Vec<SessionRow>, Failure> {
+    async fn visible_sessions(
+        &self,
+        at: &ConversationRef,
+        author_id: &str,
+    ) -> Result<Vec<SessionRow>, Failure> {
         let rows = self.service.sessions(false, SESSIONS_MAX).await?;
         let standing =
             self.channels.get(at).map_or(Standing::Person, |channel| channel.author_role(author_id));
@@ -375,7 +393,7 @@ impl Inner {
 }
 
 /// Returns the idempotency key for closing the session of a deleted conversation.
-fn gone_key(id: BindingId) -> Result<IdempotencyKey, Failure> {
+fn close_idempotency_key(id: BindingId) -> Result<IdempotencyKey, Failure> {
     IdempotencyKey::parse(&format!("gone:{}", nonce_of(&["gone", &id.to_string()])))
         .map_err(|error| Failure::new(Code::Runtime, error.to_string()))
 }

@@ -2,7 +2,7 @@
 //! then sends the response. If the adapter cannot (a kill, an acknowledgement that may be lost), the gateway
 //! executes the interaction anyway and reports it in the conversation.
 
-use super::{InboundService, Inner, check, lane_of};
+use super::{InboundService, Inner, queue_key, validate};
 use crate::channel::{PartKind, PostedReply, ReplyReservation, ReserveOutcome};
 use crate::core::command::{self, Act, Command};
 use crate::core::permission::{NOT_PENDING, named};
@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Maximum duration of a started commit beyond the caller's patience.
-const COMMIT: Duration = Duration::from_millis(500);
+const COMMIT_GRACE: Duration = Duration::from_millis(500);
 /// Reason recorded for a withdrawn reservation.
-const NOT_HEARD: &str = "not-acknowledged";
+const NOT_ACKNOWLEDGED: &str = "not-acknowledged";
 
 /// Key of a message: its conversation, and the channel's message id.
 pub(super) type MessageKey = (ConversationRef, String);
@@ -37,17 +37,17 @@ impl Reservations {
 
     /// True if an adapter holds a reservation on the message.
     pub(super) fn is_held(&self, inbound: &Inbound) -> bool {
-        self.all().contains(&key_of(inbound))
+        self.all().contains(&message_key(inbound))
     }
 
     /// Removes the reservation of a message that is done.
-    pub(super) fn end(&self, inbound: &Inbound) {
-        self.all().remove(&key_of(inbound));
+    pub(super) fn release(&self, inbound: &Inbound) {
+        self.all().remove(&message_key(inbound));
     }
 }
 
-pub(super) fn key_of(inbound: &Inbound) -> MessageKey {
-    (lane_of(&inbound.conversation), inbound.message_id.clone())
+pub(super) fn message_key(inbound: &Inbound) -> MessageKey {
+    (queue_key(&inbound.conversation), inbound.message_id.clone())
 }
 
 /// Guard of a reservation. When dropped, an interaction that is not complete is left to the gateway.
@@ -59,16 +59,16 @@ struct ReservationGuard {
 impl ReservationGuard {
     /// Reserves the message; `None` if it is reserved already.
     fn of(inner: &Arc<Inner>, inbound: &Inbound) -> Option<Self> {
-        let key = key_of(inbound);
-        let is_free = inner.claims.all().insert(key.clone());
+        let key = message_key(inbound);
+        let is_free = inner.reservations.all().insert(key.clone());
         is_free.then(|| Self { inner: Arc::clone(inner), key })
     }
 }
 
 impl Drop for ReservationGuard {
     fn drop(&mut self) {
-        if self.inner.claims.all().remove(&self.key) {
-            self.inner.left.notify_one();
+        if self.inner.reservations.all().remove(&self.key) {
+            self.inner.retry_needed.notify_one();
         }
     }
 }
@@ -81,7 +81,7 @@ enum ReservedRowState {
     Done,
 }
 
-fn kept(tx: &Tx<'_>, said: &Inbound) -> Result<ReservedRowState, StoreError> {
+fn insert_reserved(tx: &Tx<'_>, said: &Inbound) -> Result<ReservedRowState, StoreError> {
     let before = inbox::get(tx, &said.conversation, &said.message_id)?;
     if before.is_none() {
         inbox::insert(tx, said)?;
@@ -93,8 +93,8 @@ fn kept(tx: &Tx<'_>, said: &Inbound) -> Result<ReservedRowState, StoreError> {
 
 impl InboundService {
     /// See [`crate::channel::InboundPort::reserve`].
-    pub(super) async fn first_kept(&self, message: Inbound, patience: Duration) -> ReserveOutcome {
-        if let Err(failure) = check(&message) {
+    pub(super) async fn reserve_interaction(&self, message: Inbound, patience: Duration) -> ReserveOutcome {
+        if let Err(failure) = validate(&message) {
             return ReserveOutcome::NotReserved { why: failure.to_string() };
         }
         let Some(hold) = ReservationGuard::of(&self.inner, &message) else {
@@ -105,13 +105,13 @@ impl InboundService {
         let (begun, said) = (Arc::clone(&decided), message.clone());
         let insert = move |tx: &Tx<'_>| match begun.swap(true, Ordering::SeqCst) {
             true => Ok(None),
-            false => kept(tx, &said).map(Some),
+            false => insert_reserved(tx, &said).map(Some),
         };
         let store = self.inner.store.clone();
         let mut write = Box::pin(async move { store.write("inbox_keep", insert).await });
         let mut done = tokio::time::timeout(patience, &mut write).await;
         if done.is_err() && decided.swap(true, Ordering::SeqCst) {
-            done = tokio::time::timeout(COMMIT, &mut write).await;
+            done = tokio::time::timeout(COMMIT_GRACE, &mut write).await;
             if done.is_err() {
                 // The reservation is held until the commit has finished, so that no retry runs before.
                 tokio::spawn(async move {
@@ -132,24 +132,24 @@ impl InboundService {
             Ok(Err(error)) => ReserveOutcome::NotReserved { why: error.to_string() },
             Ok(Ok(None)) | Err(_) => ReserveOutcome::NotReserved { why: "its database is busy".to_owned() },
         };
-        self.inner.claims.end(&message);
+        self.inner.reservations.release(&message);
         kept
     }
 
     /// See [`crate::channel::InboundPort::withdraw`]. Runs in the conversation queue, after a message in progress.
-    pub(super) async fn take_back(&self, message: Inbound) -> bool {
-        let lane = self.inner.lane(&message.conversation);
-        let turn = lane.lock().await;
+    pub(super) async fn withdraw_interaction(&self, message: Inbound) -> bool {
+        let lock = self.inner.conversation_lock(&message.conversation);
+        let turn = lock.lock().await;
         let said = message.clone();
-        let ignored = Outcome::Ignored { reason: NOT_HEARD.to_owned() };
+        let ignored = Outcome::Ignored { reason: NOT_ACKNOWLEDGED.to_owned() };
         let withdraw = move |tx: &Tx<'_>| inbox::withdraw(tx, &said, &ignored);
         let withdrawn = self.inner.store.write("inbox_withdraw", withdraw).await;
         drop(turn);
-        drop(lane);
-        self.inner.prune(&message.conversation);
+        drop(lock);
+        self.inner.remove_idle_lock(&message.conversation);
         match withdrawn {
             Ok(is_so) => {
-                self.inner.claims.end(&message);
+                self.inner.reservations.release(&message);
                 is_so
             }
             Err(error) => {
@@ -160,7 +160,7 @@ impl InboundService {
     }
 
     /// See [`crate::channel::InboundPort::mark_replied`].
-    pub(super) async fn was_told(&self, message: Inbound, answer: Option<PostedReply>) -> bool {
+    pub(super) async fn record_caller_reply(&self, message: Inbound, answer: Option<PostedReply>) -> bool {
         let said = message.clone();
         let settle = move |tx: &Tx<'_>| {
             let row = inbox::get(tx, &said.conversation, &said.message_id)?;
@@ -176,7 +176,7 @@ impl InboundService {
         match self.inner.store.write("inbox_told", settle).await {
             Ok(is_settled) => {
                 if is_settled {
-                    self.inner.claims.end(&message);
+                    self.inner.reservations.release(&message);
                 }
                 true
             }
@@ -190,15 +190,20 @@ impl InboundService {
 
 impl Inner {
     /// True if the message's adapter sends the response and still holds the reservation.
-    pub(super) fn is_told_by_caller(&self, inbound: &Inbound) -> bool {
-        inbound.answer == inbox::Answer::ByCaller && self.claims.is_held(inbound)
+    pub(super) fn is_replied_by_caller(&self, inbound: &Inbound) -> bool {
+        inbound.answer == inbox::Answer::ByCaller && self.reservations.is_held(inbound)
     }
 }
 
 /// Builds the text for a conversation about an interaction whose response may not have been delivered.
 /// `caller_tells` is true if the interaction was executed in time and only its response may be missing. A
 /// private response is not repeated. `is_markdown`: the conversation renders Markdown.
-pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_markdown: bool) -> String {
+pub(super) fn late_reply_text(
+    inbound: &Inbound,
+    outcome: &Outcome,
+    caller_tells: bool,
+    is_markdown: bool,
+) -> String {
     let command = command::parse(&inbound.text);
     let words: Vec<&str> = inbound.text.split_whitespace().take(2).collect();
     let is_refused = matches!(outcome, Outcome::Refused { .. });
@@ -216,7 +221,7 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
         Outcome::Ignored { .. } => String::new(),
         Outcome::Refused { failure, .. } if is_private => {
             // What happened is private; the next step is the same for everybody.
-            let over = over(command.as_ref(), failure).unwrap_or_default();
+            let over = answer_too_late_text(command.as_ref(), failure).unwrap_or_default();
             format!("{what}{over}. Next: {}", told::next(failure))
         }
         Outcome::Refused { .. } => format!("{what}: {said}"),
@@ -228,7 +233,7 @@ pub(super) fn late(inbound: &Inbound, outcome: &Outcome, caller_tells: bool, is_
 
 /// Returns why repeating an answer to a permission request is useless: a click names its request, which is
 /// settled; a typed answer may have matched none or several.
-fn over(command: Option<&Command>, failure: &Failure) -> Option<&'static str> {
+fn answer_too_late_text(command: Option<&Command>, failure: &Failure) -> Option<&'static str> {
     let Some(Command::On { act: Act::Answer(args), .. }) = command else { return None };
     let is_one = args.permission.as_deref().is_some_and(|id| named(id).is_some());
     let text = if is_one { ": its question is over" } else { ": it named no single question that waits" };

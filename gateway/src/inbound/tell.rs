@@ -1,6 +1,6 @@
 //! Replies to messages: sent once, with a nonce derived from the message.
 
-use super::keep::late;
+use super::keep::late_reply_text;
 use super::{Inner, message_nonce};
 use crate::channel::{ChannelAdapter, LookupOutcome, Outgoing, SendOutcome, Signal};
 use crate::core::project::PartKind;
@@ -17,17 +17,17 @@ const REPLY_ATTEMPTS_MAX: u32 = 3;
 /// Maximum wait for a rate-limited channel, in milliseconds.
 const REPLY_LIMIT_MS: u64 = 5_000;
 /// Maximum duration of a reaction, in milliseconds.
-const SIGNAL_MS: u64 = 10_000;
+const SIGNAL_TIMEOUT_MS: u64 = 10_000;
 
 /// Sender of a possible earlier reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PriorReply {
     /// The message was executed just now: no reply was sent.
-    Nobody,
+    NotSent,
     /// The gateway may have replied in the conversation.
-    Perhaps,
+    MaybeSent,
     /// The adapter may have responded to the interaction, or the gateway after it.
-    PerhapsByCaller,
+    MaybeSentByCaller,
 }
 
 /// Sent message of a reply.
@@ -43,7 +43,7 @@ pub(super) struct SentReply {
 impl Inner {
     /// Sends the reply to a message, once: its nonce is derived from the message id. Returns the sent
     /// messages.
-    pub(super) async fn tell(
+    pub(super) async fn send_reply(
         &self,
         inbound: &Inbound,
         outcome: &Outcome,
@@ -57,10 +57,13 @@ impl Inner {
         let channel = self.channels.get(&inbound.conversation).map_err(Failure::from)?;
         let text = match inbound.answer {
             Answer::ByMessage => outcome.text(),
-            Answer::ByCaller => {
-                late(inbound, outcome, before == PriorReply::PerhapsByCaller, channel.renders_markdown())
-                    .into()
-            }
+            Answer::ByCaller => late_reply_text(
+                inbound,
+                outcome,
+                before == PriorReply::MaybeSentByCaller,
+                channel.renders_markdown(),
+            )
+            .into(),
         };
         let kind =
             if matches!(outcome, Outcome::Refused { .. }) { PartKind::Error } else { PartKind::Notice };
@@ -75,7 +78,7 @@ impl Inner {
         for (number, text) in texts.into_iter().enumerate() {
             let asks = outcome.asks().filter(|_| number + 1 == count);
             let nonce = message_nonce(inbound, &format!("reply {number}"));
-            let Apart { tag, others } = self.apart(inbound, (&nonce, &text), received_at_ms).await?;
+            let Apart { tag, others } = self.reserve_reply(inbound, (&nonce, &text), received_at_ms).await?;
             let message = Outgoing {
                 kind,
                 text,
@@ -90,7 +93,7 @@ impl Inner {
                 files: Vec::new(),
             };
             let Some(message_id) =
-                self.reply(channel.as_ref(), inbound, &message, before != PriorReply::Nobody).await?
+                self.send_message(channel.as_ref(), inbound, &message, before != PriorReply::NotSent).await?
             else {
                 let nonce = message.nonce;
                 let never = move |tx: &crate::store::Tx<'_>| replies::ended(tx, &nonce, None);
@@ -108,7 +111,7 @@ impl Inner {
 
     /// Returns what distinguishes the reply from the gateway's other messages; committed before sending
     /// (H12).
-    async fn apart(
+    async fn reserve_reply(
         &self,
         inbound: &Inbound,
         (nonce, text): (&str, &str),
@@ -123,7 +126,7 @@ impl Inner {
     /// Sends one message of a reply and returns the channel's message id. If an earlier attempt has an
     /// unknown result (response lost, or made by an earlier process), the message is looked up first and
     /// never sent blindly.
-    async fn reply(
+    async fn send_message(
         &self,
         channel: &dyn ChannelAdapter,
         inbound: &Inbound,
@@ -170,7 +173,7 @@ impl Inner {
     }
 
     /// Acknowledges a prompt with a reaction, in the background.
-    pub(super) fn show(&self, inbound: &Inbound, outcome: &Outcome) {
+    pub(super) fn acknowledge(&self, inbound: &Inbound, outcome: &Outcome) {
         let Outcome::Prompted { queued_behind, .. } = outcome else { return };
         let Ok(channel) = self.channels.get(&inbound.conversation) else { return };
         if inbound.answer == Answer::ByCaller || !channel.can_signal() {
@@ -182,7 +185,7 @@ impl Inner {
         let at = inbound.conversation.clone();
         tokio::spawn(async move {
             let shown = channel.signal(&at, &signal);
-            drop(tokio::time::timeout(Duration::from_millis(SIGNAL_MS), shown).await);
+            drop(tokio::time::timeout(Duration::from_millis(SIGNAL_TIMEOUT_MS), shown).await);
         });
     }
 }

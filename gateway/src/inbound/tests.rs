@@ -97,13 +97,13 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
         let said = message("m2", "queued");
         inner.commit(&said).await.unwrap();
         if crash != "committed" {
-            let outcome = inner.act(&said, Vec::new()).await.unwrap();
+            let outcome = inner.execute(&said, Vec::new()).await.unwrap();
             if crash != "prompted" {
                 let (kept, recorded) = (said.clone(), outcome.clone());
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inner.tell(&said, &outcome, 0, super::tell::PriorReply::Nobody).await.unwrap();
+                inner.send_reply(&said, &outcome, 0, super::tell::PriorReply::NotSent).await.unwrap();
             }
         }
         let again = super::tests::inlet(&store, &fake);
@@ -177,7 +177,7 @@ async fn odd_messages_are_not_taken() {
 async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restart() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let stop = CancellationToken::new();
-    let keeping = tokio::spawn(inlet.clone().keep(stop.clone()));
+    let keeping = tokio::spawn(inlet.clone().run_retries(stop.clone()));
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
     let refused = inlet.accept(message("m1", "hello")).await.unwrap_err();
     assert_eq!(refused.code, Code::StoreUnavailable);
@@ -204,7 +204,7 @@ async fn stale_bindings_and_full_queues_are_counted() {
         let outcome = inlet.accept(message(id, "hello")).await.unwrap();
         assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
     }
-    let places = inlet.inner.places.acquire_many(u32::try_from(WAITING_MAX).unwrap()).await.unwrap();
+    let places = inlet.inner.permits.acquire_many(u32::try_from(IN_PROGRESS_MAX).unwrap()).await.unwrap();
     assert_eq!(inlet.accept(message("3", "hello")).await.unwrap_err().code, Code::LimitReached);
     drop(places);
     let text = inlet.inner.metrics.render();

@@ -74,7 +74,7 @@ async fn b01_a_crash_after_the_removal_is_told_all_the_same() {
     fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
     let said = message("m1", "hello");
     inlet.inner.commit(&said).await.unwrap();
-    let removed = inlet.inner.act(&said, Vec::new()).await.unwrap();
+    let removed = inlet.inner.execute(&said, Vec::new()).await.unwrap();
     let again = super::inlet(&store, &fake);
     assert_eq!(again.resume().await.unwrap(), 1);
     assert_eq!(again.accept(said).await.unwrap(), removed);

@@ -1,6 +1,6 @@
 //! What channels bring in besides new messages: edits, deletes, clicks, files, and what happens to conversations.
 
-use super::super::changes::UNDONE;
+use super::super::changes::NOT_YET_PROCESSED;
 use super::*;
 use crate::channel::{
     Approves, Attachment, AttachmentContent, BindingLookup, CallerReply, ConversationEvent,
@@ -82,7 +82,7 @@ async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
 #[tokio::test]
 async fn c14_what_is_taken_back_before_it_was_done_is_taken_back_after() {
     let (_dir, _store, fake, inlet) = bound_ground().await;
-    let later = || MessageChangeOutcome::Later { why: UNDONE.to_owned() };
+    let later = || MessageChangeOutcome::Later { why: NOT_YET_PROCESSED.to_owned() };
     for said in [message("m1", "hello"), message("m2", "/acp steer look"), by_caller("i1", "/acp steer look")]
     {
         inlet.inner.commit(&said).await.unwrap();

@@ -447,14 +447,18 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
             fake.pending.lock().unwrap().push(question(1));
             let said = message("m1", verb);
             inlet.inner.commit(&said).await.unwrap();
-            let first = inlet.inner.act(&said, Vec::new()).await.unwrap();
+            let first = inlet.inner.execute(&said, Vec::new()).await.unwrap();
             assert!(!matches!(first, Outcome::Refused { .. }), "{verb}: {first:?}");
             if crash != "done" {
                 let (kept, recorded) = (said.clone(), first.clone());
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inlet.inner.tell(&said, &first, 0, crate::inbound::tell::PriorReply::Nobody).await.unwrap();
+                inlet
+                    .inner
+                    .send_reply(&said, &first, 0, crate::inbound::tell::PriorReply::NotSent)
+                    .await
+                    .unwrap();
             }
             // In the meantime, by another message.
             store

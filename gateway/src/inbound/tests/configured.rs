@@ -74,7 +74,7 @@ async fn d15_a_crash_while_it_is_bound_binds_it_once() {
     let inlet = super::inlet(&store, &fake);
     let said = message("m1", "hello");
     inlet.inner.commit(&said).await.unwrap();
-    let acted = inlet.inner.act(&said, Vec::new()).await.unwrap();
+    let acted = inlet.inner.execute(&said, Vec::new()).await.unwrap();
     // What was done is not recorded, as after a crash; and the configuration is another one by then.
     fake.configure("");
     let again = super::inlet(&store, &fake);

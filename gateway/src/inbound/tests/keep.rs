@@ -243,7 +243,8 @@ async fn what_may_have_been_kept_is_done_and_told_if_it_was() {
     let keep = async {
         let kept = inlet.reserve(by_caller("i1", "/acp cancel"), Duration::from_secs(3)).await;
         // Whoever does what is left is told when there is something to be found, not before.
-        let early = tokio::time::timeout(Duration::from_millis(50), inlet.inner.left.notified()).await;
+        let early =
+            tokio::time::timeout(Duration::from_millis(50), inlet.inner.retry_needed.notified()).await;
         assert!(early.is_err(), "nothing is committed yet");
         go.send(()).unwrap();
         kept
@@ -251,7 +252,7 @@ async fn what_may_have_been_kept_is_done_and_told_if_it_was() {
     let (kept, ()) = tokio::join!(keep, rest);
     assert!(matches!(kept, ReserveOutcome::Unknown { .. }), "{kept:?}");
     begun.await.unwrap();
-    tokio::time::timeout(Duration::from_secs(30), inlet.inner.left.notified()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), inlet.inner.retry_needed.notified()).await.unwrap();
     assert_eq!(inlet.resume().await.unwrap(), 1);
     assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” could only be done now.")]);
     assert_eq!(fake.effects().len(), 1);
