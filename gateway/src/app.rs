@@ -225,7 +225,7 @@ pub(crate) fn in_background(
         ("answers", tokio::spawn(forget::answers(store.clone(), live.clone(), stop.clone()))),
         ("said", tokio::spawn(forget::said(store.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
-        ("bindings", tokio::spawn(inlet.bindings().clone().keep(stop.clone()))),
+        ("bindings", tokio::spawn(inlet.bindings().clone().run_retries(stop.clone()))),
         ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
     ]

@@ -78,44 +78,44 @@ pub(crate) async fn run(
 ) {
     let mut committed = store.committed();
     let mut tasks = Tasks::default();
-    let mut marks = BindingCursors::new();
+    let mut cursors = BindingCursors::new();
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
-    let mut tidy = tokio::time::interval(Duration::from_millis(EDIT_RETRY_MS));
-    tidy.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut tidied = 0;
-    let mut gather = Duration::from_millis(SCAN_MS_MIN);
+    let mut edit_retry = tokio::time::interval(Duration::from_millis(EDIT_RETRY_MS));
+    edit_retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut edit_ticks = 0;
+    let mut scan_pause = Duration::from_millis(SCAN_MS_MIN);
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            _ = sweep.tick() => add_ended_bindings(&store, &mut marks).await,
-            _ = tidy.tick() => if !mark_pending_edits(&store, &mut marks, &mut tidied).await { continue },
+            _ = sweep.tick() => add_ended_bindings(&store, &mut cursors).await,
+            _ = edit_retry.tick() => if !mark_pending_edits(&store, &mut cursors, &mut edit_ticks).await { continue },
             changed = committed.changed() => if changed.is_err() { break },
-            Some(done) = tasks.set.join_next_with_id() => tasks.record_exit(done, &mut marks, &stop),
+            Some(done) = tasks.set.join_next_with_id() => tasks.record_exit(done, &mut cursors, &stop),
         }
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            () = tokio::time::sleep(gather) => {}
+            () = tokio::time::sleep(scan_pause) => {}
         }
         while let Some(done) = tasks.set.try_join_next_with_id() {
-            tasks.record_exit(done, &mut marks, &stop);
+            tasks.record_exit(done, &mut cursors, &stop);
         }
         committed.mark_unchanged();
         let began = Instant::now();
-        let found = load_due_bindings(&store, &marks).await;
-        gather = scan_interval(began.elapsed());
+        let found = load_due_bindings(&store, &cursors).await;
+        scan_pause = scan_interval(began.elapsed());
         for due in found {
-            let mark = marks.entry(due.binding.binding_id).or_default();
-            let is_behind = mark.cursor.is_none_or(|cursor| cursor < due.end);
+            let state = cursors.entry(due.binding.binding_id).or_default();
+            let is_behind = state.cursor.is_none_or(|cursor| cursor < due.end);
             // A new verbosity applies to later rows, so it must be recorded before more rows are journaled.
-            let is_other = mark.verbosity != due.binding.verbosity;
+            let is_other = state.verbosity != due.binding.verbosity;
             let is_over = due.binding.status == BindingStatus::Ended;
             let is_parked = due.binding.status == BindingStatus::Parked;
-            if mark.busy || is_parked || !(is_behind || is_over || is_other) {
+            if state.busy || is_parked || !(is_behind || is_over || is_other) {
                 continue;
             }
-            *mark = BindingCursor { busy: true, verbosity: due.binding.verbosity, ..*mark };
+            *state = BindingCursor { busy: true, verbosity: due.binding.verbosity, ..*state };
             let worker = DeliveryWorker {
                 store: store.clone(),
                 channels: channels.clone(),
@@ -124,7 +124,7 @@ pub(crate) async fn run(
                 stop: stop.clone(),
                 retry_first_ms: RETRY_FIRST_MS,
             };
-            let (id, cursor) = (due.binding.binding_id, mark.cursor);
+            let (id, cursor) = (due.binding.binding_id, state.cursor);
             let around = tracing::info_span!(
                 "delivery",
                 session_key = %due.binding.session_key,
@@ -143,11 +143,11 @@ fn scan_interval(took: Duration) -> Duration {
         .clamp(Duration::from_millis(SCAN_MS_MIN), Duration::from_millis(SCAN_MS_MAX))
 }
 
-async fn add_ended_bindings(store: &Store, marks: &mut BindingCursors) {
+async fn add_ended_bindings(store: &Store, cursors: &mut BindingCursors) {
     match store.read("delivery_owing", rows::owing).await {
         Ok(found) => {
             for due in found {
-                marks.entry(due.binding.binding_id).or_default();
+                cursors.entry(due.binding.binding_id).or_default();
             }
         }
         Err(error) => tracing::warn!(%error, "delivery cannot look for ended bindings"),
@@ -157,7 +157,7 @@ async fn add_ended_bindings(store: &Store, marks: &mut BindingCursors) {
 /// Marks bindings for a retry whose card could not be finalized or whose messages could not be edited, even
 /// if their journal is idle. Cards on every call, messages on every `BUTTON_RETRY_EVERY`th, since a retry may
 /// depend on a person. Returns true if any was found.
-async fn mark_pending_edits(store: &Store, marks: &mut BindingCursors, times: &mut u32) -> bool {
+async fn mark_pending_edits(store: &Store, cursors: &mut BindingCursors, times: &mut u32) -> bool {
     let is_more = times.is_multiple_of(BUTTON_RETRY_EVERY);
     *times = times.wrapping_add(1);
     let read = move |db: &_| {
@@ -173,16 +173,16 @@ async fn mark_pending_edits(store: &Store, marks: &mut BindingCursors, times: &m
     });
     let is_any = !found.is_empty();
     for id in found {
-        let mark = marks.entry(id).or_default();
-        if !mark.busy {
-            mark.cursor = None;
+        let state = cursors.entry(id).or_default();
+        if !state.busy {
+            state.cursor = None;
         }
     }
     is_any
 }
 
-async fn load_due_bindings(store: &Store, marks: &BindingCursors) -> Vec<Due> {
-    let known: Vec<BindingId> = marks.keys().copied().collect();
+async fn load_due_bindings(store: &Store, cursors: &BindingCursors) -> Vec<Due> {
+    let known: Vec<BindingId> = cursors.keys().copied().collect();
     store.read("delivery_look", move |db| rows::looked_after(db, &known)).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "delivery cannot read the bindings");
         Vec::new()
@@ -205,21 +205,21 @@ impl Tasks {
     fn record_exit(
         &mut self,
         done: Result<(tokio::task::Id, WorkerExit), tokio::task::JoinError>,
-        marks: &mut BindingCursors,
+        cursors: &mut BindingCursors,
         stop: &CancellationToken,
     ) {
         let task = done.as_ref().map_or_else(tokio::task::JoinError::id, |(task, _)| *task);
         let Some(id) = self.of.remove(&task) else { return };
         match done {
             Ok((_, WorkerExit::Over)) => {
-                marks.remove(&id);
+                cursors.remove(&id);
             }
             Ok((_, WorkerExit::At(cursor))) => {
-                let verbosity = marks.get(&id).and_then(|mark| mark.verbosity);
-                marks.insert(id, BindingCursor { cursor: Some(cursor), busy: false, verbosity });
+                let verbosity = cursors.get(&id).and_then(|state| state.verbosity);
+                cursors.insert(id, BindingCursor { cursor: Some(cursor), busy: false, verbosity });
             }
             Ok((_, WorkerExit::Unknown)) => {
-                marks.insert(id, BindingCursor::default());
+                cursors.insert(id, BindingCursor::default());
             }
             // Other bindings are not affected; nothing is lost, the outbox holds all for the retry.
             Err(error) => {

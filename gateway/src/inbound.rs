@@ -372,7 +372,7 @@ impl Inner {
         key: IdempotencyKey,
     ) -> Result<Outcome, Failure> {
         let at = &inbound.conversation;
-        let InboundRoute { route, binding } = self.router.arrival(at).await?;
+        let InboundRoute { route, binding } = self.router.route_inbound(at).await?;
         match route {
             Route::Bound { binding_id, session_key, .. } => {
                 // No prompt is submitted whose answer could not be delivered.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 /// Scope under which decisions are stored.
-const DECIDED: &str = "configured";
+const DECISION_SCOPE: &str = "configured";
 
 /// Decision for one message, with everything needed to repeat it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +66,7 @@ impl StaticBindings {
         let loaded = self.service.config();
         let (at, of, table) = (inbound.conversation.clone(), key.clone(), Arc::clone(&loaded));
         let before = self.store.read("configured", move |db| {
-            let before = commands::before::<StaticBindingDecision>(db, DECIDED, &of)?;
+            let before = commands::before::<StaticBindingDecision>(db, DECISION_SCOPE, &of)?;
             let table = &table.config.bindings;
             let due = before.is_none() && !is_routed && {
                 decide(table, &at, configured::look(db, table, &at)?.seen()) != Act::Leave
@@ -118,7 +118,7 @@ impl StaticBindings {
                     StaticBindingDecision::Bind { bind, entry: Box::new(entry), next }
                 }
             };
-            commands::once(tx, DECIDED, &key, || Ok(plan)).map(Some)
+            commands::once(tx, DECISION_SCOPE, &key, || Ok(plan)).map(Some)
         });
         Ok(decided.await?)
     }

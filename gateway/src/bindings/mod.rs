@@ -24,7 +24,7 @@ use crate::store::{Store, StoreError, Tx, bindings, commands, now_ms, sessions};
 use acp_shared::ids::{BindingId, IdempotencyKey, SessionKey};
 
 /// Scope under which results of bind and unbind requests are stored.
-pub(crate) const DONE: &str = "binding";
+pub(crate) const BINDING_SCOPE: &str = "binding";
 
 /// Request to bind a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) struct SessionBinding {
     /// Its session.
     pub(crate) session: SessionRow,
     /// True if the binding was created by this request, false if it was found.
-    pub(crate) fresh: bool,
+    pub(crate) is_new: bool,
 }
 
 /// Selection of bindings to end.
@@ -115,17 +115,17 @@ impl SessionBindingService {
             None => self.placement(&request.at, request.placement)?,
         };
         let now = now_ms();
-        let bind = move |tx: &Tx<'_>| bind_once(tx, request, placement, now);
+        let bind = move |tx: &Tx<'_>| bind_idempotent(tx, request, placement, now);
         let bound = self.store.write("bind", bind).await??;
         tracing::info!(
             session_key = %bound.binding.session_key,
             thread_id = bound.binding.conversation.conversation_id,
             status = ?bound.binding.status,
-            fresh = bound.fresh,
+            fresh = bound.is_new,
             "a conversation is bound"
         );
         if bound.binding.status == BindingStatus::Pending {
-            return self.finish(bound.binding.binding_id).await;
+            return self.create_conversation(bound.binding.binding_id).await;
         }
         Ok(bound)
     }
@@ -143,9 +143,12 @@ impl SessionBindingService {
     ///
     /// # Errors
     /// As [`SessionBindingService::bind`].
-    pub(crate) async fn of_spawn(&self, key: &SessionKey) -> Result<Option<SessionBinding>, BindingError> {
+    pub(crate) async fn binding_of_spawn(
+        &self,
+        key: &SessionKey,
+    ) -> Result<Option<SessionBinding>, BindingError> {
         match self.list_by_session(key).await?.into_iter().next() {
-            Some(binding) => self.finish(binding.binding_id).await.map(Some),
+            Some(binding) => self.create_conversation(binding.binding_id).await.map(Some),
             None => Ok(None),
         }
     }
@@ -206,7 +209,7 @@ impl SessionBindingService {
                 ids.iter().try_for_each(|id| bindings::end(tx, *id, &why))?;
                 Ok(ids)
             };
-            let ids = commands::once(tx, DONE, &key, end)?;
+            let ids = commands::once(tx, BINDING_SCOPE, &key, end)?;
             let found = ids.into_iter().filter_map(|id| bindings::get(tx, id).transpose());
             found.collect::<Result<Vec<BindingRow>, StoreError>>()
         });
@@ -295,7 +298,7 @@ pub(crate) fn new_binding(
 }
 
 /// Turns a binding into a pending one, for a conversation still to be created below its own (H13).
-pub(crate) fn to_be_made(binding: BindingRow) -> BindingRow {
+pub(crate) fn into_pending(binding: BindingRow) -> BindingRow {
     BindingRow {
         conversation: unmade(&binding.conversation, binding.binding_id),
         status: BindingStatus::Pending,
@@ -304,22 +307,22 @@ pub(crate) fn to_be_made(binding: BindingRow) -> BindingRow {
 }
 
 /// Like [`bind`], once per key: a repetition returns the result of the first call.
-fn bind_once(
+fn bind_idempotent(
     tx: &Tx<'_>,
     request: BindRequest,
     placement: Placement,
     now: u64,
 ) -> Result<Result<SessionBinding, BindingError>, StoreError> {
     let key = request.key.clone();
-    if let Some((id, fresh)) = commands::before::<(BindingId, bool)>(tx, DONE, &key)?
+    if let Some((id, is_new)) = commands::before::<(BindingId, bool)>(tx, BINDING_SCOPE, &key)?
         && let Some(binding) = bindings::get(tx, id)?
         && let Some(session) = sessions::get(tx, &binding.session_key)?
     {
-        return Ok(Ok(SessionBinding { binding, session, fresh }));
+        return Ok(Ok(SessionBinding { binding, session, is_new }));
     }
     let bound = bind(tx, request, placement, now)?;
-    if let Ok(SessionBinding { binding, fresh, .. }) = &bound {
-        commands::once(tx, DONE, &key, || Ok((binding.binding_id, *fresh)))?;
+    if let Ok(SessionBinding { binding, is_new, .. }) = &bound {
+        commands::once(tx, BINDING_SCOPE, &key, || Ok((binding.binding_id, *is_new)))?;
     }
     Ok(bound)
 }
@@ -353,21 +356,21 @@ fn bind(
     let same = |it: &BindingRow| it.session_key == session_key && it.status != BindingStatus::Ending;
     let binding = match (placement, found) {
         (Placement::Child, Some(before)) => {
-            return Ok(Ok(SessionBinding { binding: before, session, fresh: false }));
+            return Ok(Ok(SessionBinding { binding: before, session, is_new: false }));
         }
         (Placement::Here, Some(before)) if same(&before) => {
             bindings::resume(tx, before.binding_id, now)?;
-            return Ok(Ok(SessionBinding { binding: before, session, fresh: false }));
+            return Ok(Ok(SessionBinding { binding: before, session, is_new: false }));
         }
         (Placement::Here, Some(before)) => {
             bindings::end(tx, before.binding_id, "bound to another session")?;
             if made.is_some() { new } else { renewed(new, &before) }
         }
         (Placement::Here, None) => new,
-        (Placement::Child, None) => to_be_made(new),
+        (Placement::Child, None) => into_pending(new),
     };
     bindings::bind(tx, &binding)?;
-    Ok(Ok(SessionBinding { binding, session, fresh: true }))
+    Ok(Ok(SessionBinding { binding, session, is_new: true }))
 }
 
 /// Returns the binding of a conversation below `at`, pending ones included.

@@ -39,7 +39,7 @@ impl BoundDeliveryRouter {
     }
 
     /// True if messages of the conversation cannot be edited; progress is then reported in separate messages.
-    pub(crate) fn never_changes(&self, at: &ConversationRef) -> bool {
+    pub(crate) fn has_no_edits(&self, at: &ConversationRef) -> bool {
         self.channels.get(at).is_ok_and(|channel| !channel.can_edit())
     }
 
@@ -52,17 +52,17 @@ impl BoundDeliveryRouter {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn arrival(&self, at: &ConversationRef) -> Result<InboundRoute, StoreError> {
-        let arrival = self.look(at).await?;
-        self.note(INBOUND, &arrival.route);
+    pub(crate) async fn route_inbound(&self, at: &ConversationRef) -> Result<InboundRoute, StoreError> {
+        let arrival = self.peek_inbound(at).await?;
+        self.record(INBOUND, &arrival.route);
         Ok(arrival)
     }
 
-    /// Like `arrival`, but without counting or logging, for diagnostics.
+    /// Like `route_inbound`, but without counting or logging, for diagnostics.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub(crate) async fn look(&self, at: &ConversationRef) -> Result<InboundRoute, StoreError> {
+    pub(crate) async fn peek_inbound(&self, at: &ConversationRef) -> Result<InboundRoute, StoreError> {
         let binding = super::resolve_by_conversation(&self.store, at).await?;
         let route = match self.channels.get(at) {
             Ok(channel) => {
@@ -91,12 +91,12 @@ impl BoundDeliveryRouter {
         let (session, bindings) = read.await?;
         let question = Question { session_key: Some(session_key), session, bindings: &bindings, requester };
         let route = route::resolve(question, |at| self.channels.serves(at));
-        self.note(OUTBOUND, &route);
+        self.record(OUTBOUND, &route);
         Ok(route)
     }
 
     /// Counts and logs a decision. The conversation itself is in the span of the request.
-    fn note(&self, direction: &'static str, route: &Route) {
+    fn record(&self, direction: &'static str, route: &Route) {
         let (outcome, reason) = (route.outcome(), route.reason());
         self.metrics.route(direction, outcome, reason);
         let session_key = match route {

@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of conversations processed concurrently.
-const AT_ONCE_MAX: usize = 8;
+const CONCURRENT_MAX: usize = 8;
 /// Retry interval for conversations that are not created yet, in milliseconds.
-const AGAIN_MS: u64 = 30_000;
+const RETRY_MS: u64 = 30_000;
 
 /// Counts of one reconciliation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl SessionBindingService {
     pub(crate) async fn reconcile(&self) -> Result<ReconcileCounts, BindingError> {
         let live = self.store.read("bindings_live", bindings::live).await?;
         let done = futures_util::stream::iter(live).map(|one| self.reconcile_one(one));
-        let done: Vec<ReconcileOutcome> = done.buffer_unordered(AT_ONCE_MAX).collect().await;
+        let done: Vec<ReconcileOutcome> = done.buffer_unordered(CONCURRENT_MAX).collect().await;
         let count = |what| done.iter().filter(|one| **one == what).count();
         Ok(ReconcileCounts {
             kept: count(ReconcileOutcome::Kept),
@@ -70,7 +70,7 @@ impl SessionBindingService {
                     ReconcileOutcome::Kept
                 }
             },
-            AtStart::Finish => match self.finish(binding.binding_id).await {
+            AtStart::Finish => match self.create_conversation(binding.binding_id).await {
                 Ok(_) => ReconcileOutcome::Finished,
                 Err(error) => {
                     tracing::warn!(session_key = %binding.session_key, %error, "a conversation is not made");
@@ -81,8 +81,8 @@ impl SessionBindingService {
     }
 
     /// Periodically finishes pending bindings until `stop`.
-    pub(crate) async fn keep(self, stop: CancellationToken) {
-        let mut every = tokio::time::interval(Duration::from_millis(AGAIN_MS));
+    pub(crate) async fn run_retries(self, stop: CancellationToken) {
+        let mut every = tokio::time::interval(Duration::from_millis(RETRY_MS));
         every.tick().await;
         loop {
             tokio::select! {
@@ -95,8 +95,8 @@ impl SessionBindingService {
                 tracing::warn!(%error, "pending bindings cannot be looked for");
                 Vec::new()
             });
-            let tried = futures_util::stream::iter(pending).map(|id| self.finish(id));
-            tried.for_each_concurrent(AT_ONCE_MAX, |done| async { drop(done.await) }).await;
+            let tried = futures_util::stream::iter(pending).map(|id| self.create_conversation(id));
+            tried.for_each_concurrent(CONCURRENT_MAX, |done| async { drop(done.await) }).await;
         }
     }
 
@@ -106,10 +106,13 @@ impl SessionBindingService {
     ///
     /// # Errors
     /// As [`SessionBindingService::bind`].
-    pub(crate) async fn finish(&self, binding_id: BindingId) -> Result<SessionBinding, BindingError> {
-        let (binding, session) = self.pending(binding_id).await?;
+    pub(crate) async fn create_conversation(
+        &self,
+        binding_id: BindingId,
+    ) -> Result<SessionBinding, BindingError> {
+        let (binding, session) = self.pending_binding(binding_id).await?;
         if binding.status.is_live() {
-            return Ok(SessionBinding { binding, session, fresh: false });
+            return Ok(SessionBinding { binding, session, is_new: false });
         }
         let at = parent_of(&binding);
         let starter = Outgoing {
@@ -128,7 +131,7 @@ impl SessionBindingService {
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
             OpenChildOutcome::Made { conversation_id } => conversation_id,
             OpenChildOutcome::Rejected { why, again: false } => {
-                self.give_up(&binding, &why).await?;
+                self.abandon(&binding, &why).await?;
                 return Err(BindingError::NotMade { why });
             }
             OpenChildOutcome::Rejected { why, again: true } | OpenChildOutcome::Uncertain { why } => {
@@ -141,11 +144,11 @@ impl SessionBindingService {
             Ok(()) => {
                 let conversation = ConversationRef { conversation_id, ..binding.conversation };
                 let binding = BindingRow { conversation, status: BindingStatus::Active, ..binding };
-                Ok(SessionBinding { binding, session, fresh: true })
+                Ok(SessionBinding { binding, session, is_new: true })
             }
             Err(StoreError::ConversationBound) => {
                 let why = "the conversation is bound to another session already".to_owned();
-                self.give_up(&binding, &why).await?;
+                self.abandon(&binding, &why).await?;
                 Err(BindingError::NotMade { why })
             }
             Err(StoreError::UsedMeanwhile) => {
@@ -155,7 +158,7 @@ impl SessionBindingService {
         }
     }
 
-    async fn pending(&self, binding_id: BindingId) -> Result<(BindingRow, SessionRow), BindingError> {
+    async fn pending_binding(&self, binding_id: BindingId) -> Result<(BindingRow, SessionRow), BindingError> {
         let read = self.store.read("binding_pending", move |db| {
             let Some(binding) = bindings::get(db, binding_id)? else { return Ok(None) };
             let session = sessions::get(db, &binding.session_key)?;
@@ -167,7 +170,7 @@ impl SessionBindingService {
         found.ok_or(BindingError::NotBound)
     }
 
-    async fn give_up(&self, binding: &BindingRow, why: &str) -> Result<(), BindingError> {
+    async fn abandon(&self, binding: &BindingRow, why: &str) -> Result<(), BindingError> {
         let (id, reason) = (binding.binding_id, format!("spawn-failed: {why}"));
         tracing::warn!(session_key = %binding.session_key, why, "a conversation could not be made");
         Ok(self.store.write("binding_failed", move |tx| bindings::end(tx, id, &reason)).await?)

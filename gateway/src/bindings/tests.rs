@@ -185,15 +185,15 @@ async fn d05_a_rebind_keeps_the_windows_and_shows_nothing_old() {
     let hall = Hall::new("a", BOTH);
     let service = service(&store, &[&hall]);
     let first = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
-    assert!(first.fresh);
+    assert!(first.is_new);
     set_window(&store, ("1", &at("a", "room")), Window::Idle, Some(7_000)).await;
     set_window(&store, ("1", &at("a", "room")), Window::MaxAge, Some(90_000)).await;
     // The same again is the same binding; another session takes its place, with its windows.
     let again = service.bind(asked("1", at("a", "room"), "bob")).await.unwrap();
-    assert_eq!((again.binding.binding_id, again.fresh), (first.binding.binding_id, false));
+    assert_eq!((again.binding.binding_id, again.is_new), (first.binding.binding_id, false));
     let second = service.bind(asked("2", at("a", "room"), "bob")).await.unwrap();
     let windows = (second.binding.idle_ms, second.binding.max_age_ms);
-    assert_eq!((windows, second.fresh), ((Some(7_000), Some(90_000)), true));
+    assert_eq!((windows, second.is_new), ((Some(7_000), Some(90_000)), true));
     let before = rows(&store, "1").await;
     assert_eq!(before[0].status, BindingStatus::Ended);
     assert_eq!(before[0].end_reason.as_deref(), Some("bound to another session"));
@@ -331,7 +331,7 @@ async fn a_bind_and_an_unbind_are_done_once_under_their_key() {
     let first = service.bind(request.clone()).await.unwrap();
     service.bind(asked("2", at("a", "room"), "ann")).await.unwrap();
     let again = service.bind(request).await.unwrap();
-    assert_eq!((again.binding.binding_id, again.fresh), (first.binding.binding_id, true));
+    assert_eq!((again.binding.binding_id, again.is_new), (first.binding.binding_id, true));
     let bound = service.resolve_by_conversation(&at("a", "room")).await.unwrap().unwrap();
     assert_eq!(bound.0.session_key, key("2"), "it stays where it was bound since");
     let once = IdempotencyKey::mint();
@@ -449,10 +449,10 @@ async fn h13_a_conversation_is_made_once_whatever_happens_meanwhile() {
 async fn h13_a_crash_before_the_activation_is_gone_on_from() {
     let (_dir, store) = open();
     let hall = Hall::new("a", BELOW);
-    let pending = to_be_made(binding_row(&key("1"), &at("a", "room")));
+    let pending = into_pending(binding_row(&key("1"), &at("a", "room")));
     spawn(&store, session_row(&key("1")), Some(pending.clone())).await;
     let service = service(&store, &[&hall]);
-    let made = service.finish(pending.binding_id).await.unwrap();
+    let made = service.create_conversation(pending.binding_id).await.unwrap();
     execute(&store, "UPDATE acp_bindings SET status = 'pending', thread_id = 'pending:x'").await;
     assert_eq!(service.reconcile().await.unwrap().finished, 1);
     let rows = rows(&store, "1").await;
@@ -514,7 +514,7 @@ async fn d10_channels_are_asked_eight_things_at_once_at_most() {
     let hall = Hall::new("a", BELOW);
     for n in 0..20 {
         let name = format!("s{n}");
-        let pending = to_be_made(binding_row(&key(&name), &at("a", &name)));
+        let pending = into_pending(binding_row(&key(&name), &at("a", &name)));
         spawn(&store, session_row(&key(&name)), Some(pending)).await;
     }
     hall.open.send_replace(false);
@@ -540,7 +540,7 @@ async fn c12_a_route_is_counted_and_follows_the_adapters() {
     let metrics = Metrics::default();
     let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
     let both = async || {
-        let arrival = router.arrival(&room).await.unwrap().route;
+        let arrival = router.route_inbound(&room).await.unwrap().route;
         let answer = router.resolve(&key("1"), Some(&room)).await.unwrap();
         [arrival, answer].map(|route| (route.outcome(), route.reason()))
     };

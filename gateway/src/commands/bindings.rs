@@ -2,7 +2,7 @@
 
 use super::{CommandContext, Commands, ResolvedCommand};
 use crate::bindings::configured::may_unbind;
-use crate::bindings::{BindRequest, DONE, SessionBinding, UnbindTarget};
+use crate::bindings::{BINDING_SCOPE, BindRequest, SessionBinding, UnbindTarget};
 use crate::core::binding::{Window, intro};
 use crate::core::command::gate::{Belongs, Who};
 use crate::core::rows::{BindingRow, Verbosity};
@@ -17,49 +17,49 @@ use acp_shared::ids::{BindingId, SessionKey};
 
 impl Commands {
     /// `/focus`
-    pub(super) async fn focus(&self, asked: CommandContext<'_>, name: &str) -> Result<String, Failure> {
+    pub(super) async fn focus(&self, context: CommandContext<'_>, name: &str) -> Result<String, Failure> {
         let decide = async {
-            let session_key = self.named(asked, Some(name), Who::Focus).await?;
+            let session_key = self.resolve_session(context, Some(name), Who::Focus).await?;
             if self.service.session(&session_key).await?.state == SessionState::Closed {
                 return Err(Failure::of(Code::SessionClosed));
             }
             Ok(ResolvedCommand { session_key, answer: None, elsewhere: false })
         };
-        let key = self.meant(asked, decide).await?.session_key;
-        let at = asked.inbound.conversation.clone();
+        let key = self.resolved(context, decide).await?.session_key;
+        let at = context.inbound.conversation.clone();
         let request = BindRequest {
             session_key: key.clone(),
             windows: self.service.may_focus(&at)?,
             at,
             placement: None,
-            by: asked.by.name.to_owned(),
+            by: context.by.name.to_owned(),
             made: None,
-            key: message_idempotency_key(asked.inbound)?,
+            key: message_idempotency_key(context.inbound)?,
         };
         let bound = self.bindings.bind(request).await?;
-        Ok(match bound.fresh {
-            true => self.begun(asked, &bound),
+        Ok(match bound.is_new {
+            true => self.bound_text(context, &bound),
             false => format!("This conversation was bound already to {key}."),
         })
     }
 
     /// `/unfocus`
-    pub(super) async fn unfocus(&self, asked: CommandContext<'_>) -> Result<String, Failure> {
-        let at = asked.inbound.conversation.clone();
+    pub(super) async fn unfocus(&self, context: CommandContext<'_>) -> Result<String, Failure> {
+        let at = context.inbound.conversation.clone();
         let here = at.clone();
-        let root = message_idempotency_key(asked.inbound)?;
+        let root = message_idempotency_key(context.inbound)?;
         let of = root.clone();
         let before = self.store.read("unfocus_before", move |db| {
-            let done = commands::before::<Vec<BindingId>>(db, DONE, &of)?;
+            let done = commands::before::<Vec<BindingId>>(db, BINDING_SCOPE, &of)?;
             Ok((done.is_some(), bindings::of_conversation(db, &here)?))
         });
         let (is_done, binding) = before.await?;
         if let Some(binding) = binding.filter(|_| !is_done) {
             let belongs = Belongs { session: Vec::new(), bindings: vec![binding.bound_by] };
-            asked.by.may(Who::Binder, &belongs)?;
+            context.by.may(Who::Binder, &belongs)?;
             may_unbind(&self.service.config(), &at, &binding.metadata)?;
         }
-        let reason = format!("unbound by {}", asked.name());
+        let reason = format!("unbound by {}", context.name());
         let ended = self.bindings.unbind(UnbindTarget::Conversation(at), &reason, root).await?;
         Ok(match ended.first() {
             Some(BindingRow { session_key: key, .. }) => {
@@ -73,13 +73,13 @@ impl Commands {
     /// `/acp verbosity`
     pub(super) async fn verbosity(
         &self,
-        asked: CommandContext<'_>,
+        context: CommandContext<'_>,
         change: Option<Option<Verbosity>>,
     ) -> Result<String, Failure> {
-        let (at, root) = (asked.inbound.conversation.clone(), message_idempotency_key(asked.inbound)?);
+        let (at, root) = (context.inbound.conversation.clone(), message_idempotency_key(context.inbound)?);
         let of = root.clone();
         let found = self.store.read("verbosity", move |db| {
-            Ok((commands::before::<String>(db, DONE, &of)?, bindings::of_conversation(db, &at)?))
+            Ok((commands::before::<String>(db, BINDING_SCOPE, &of)?, bindings::of_conversation(db, &at)?))
         });
         let (said, binding) = found.await?;
         if let Some(said) = said {
@@ -91,9 +91,9 @@ impl Commands {
         };
         let Some(to) = change else { return Ok(verbosity_text(binding.verbosity, "")) };
         let belongs = Belongs { session: Vec::new(), bindings: vec![binding.bound_by.clone()] };
-        asked.by.may(Who::Binder, &belongs)?;
+        context.by.may(Who::Binder, &belongs)?;
         let done = self.store.write("verbosity_set", move |tx| {
-            commands::once(tx, DONE, &root, || {
+            commands::once(tx, BINDING_SCOPE, &root, || {
                 bindings::set_verbosity(tx, &binding, to)?;
                 Ok(verbosity_text(to, " from now on"))
             })
@@ -104,24 +104,24 @@ impl Commands {
     /// `/session idle`, `/session max-age`
     pub(super) async fn window(
         &self,
-        asked: CommandContext<'_>,
+        context: CommandContext<'_>,
         target: Option<&str>,
         window: Window,
         change: Option<Option<u64>>,
     ) -> Result<String, Failure> {
         let Some(ms) = change else {
-            let session = self.named(asked, target, Who::Anyone).await?;
-            return self.shown(asked, session, window).await;
+            let session = self.resolve_session(context, target, Who::Anyone).await?;
+            return self.window_report(context, session, window).await;
         };
         let decide = async {
-            let session_key = self.named(asked, target, Who::Binder).await?;
+            let session_key = self.resolve_session(context, target, Who::Binder).await?;
             Ok(ResolvedCommand { session_key, answer: None, elsewhere: false })
         };
-        let session = self.meant(asked, decide).await?.session_key;
-        let root = message_idempotency_key(asked.inbound)?;
-        let (key, at) = (session.clone(), asked.inbound.conversation.clone());
+        let session = self.resolved(context, decide).await?.session_key;
+        let root = message_idempotency_key(context.inbound)?;
+        let (key, at) = (session.clone(), context.inbound.conversation.clone());
         let done = self.store.write("binding_window", move |tx| {
-            commands::once(tx, DONE, &root, || {
+            commands::once(tx, BINDING_SCOPE, &root, || {
                 let shown = commands::set_window(tx, &key, &at, (window, ms))?;
                 let count = shown.len();
                 let text = shown.first().map(|binding| window_text(binding, window));
@@ -138,9 +138,9 @@ impl Commands {
 
     /// Builds the reply to a command that bound a session: intro of the session if bound here, else the other
     /// conversation.
-    pub(super) fn begun(&self, asked: CommandContext<'_>, bound: &SessionBinding) -> String {
+    pub(super) fn bound_text(&self, context: CommandContext<'_>, bound: &SessionBinding) -> String {
         let at = &bound.binding.conversation;
-        if at.conversation_id == asked.inbound.conversation.conversation_id {
+        if at.conversation_id == context.inbound.conversation.conversation_id {
             intro(&bound.session, &bound.binding)
         } else {
             let place = self.bindings.mention(at);
@@ -149,13 +149,13 @@ impl Commands {
     }
 
     /// Returns the text for one timeout of a session's binding.
-    async fn shown(
+    async fn window_report(
         &self,
-        asked: CommandContext<'_>,
+        context: CommandContext<'_>,
         session: SessionKey,
         window: Window,
     ) -> Result<String, Failure> {
-        let (key, at) = (session.clone(), asked.inbound.conversation.clone());
+        let (key, at) = (session.clone(), context.inbound.conversation.clone());
         let found = self.store.read("binding_windows", move |db| commands::bindings_near(db, &key, &at));
         let found = found.await?;
         found.first().map(|binding| window_text(binding, window)).ok_or_else(|| unbound(&session))

@@ -40,28 +40,31 @@ impl Commands {
     }
 
     /// Resolves the request and the option of `/acp allow`, `deny` or `answer`.
-    pub(super) async fn choose(
+    pub(super) async fn choose_option(
         &self,
-        asked: CommandContext<'_>,
+        context: CommandContext<'_>,
         session: &SessionKey,
         args: &AnswerArgs,
     ) -> Result<PermissionChoice, Failure> {
         let pending = self.service.pending_permissions(session).await?;
-        let is_markdown = self.router.renders_markdown(&asked.inbound.conversation);
+        let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
         let row = match pick_permission(&pending, args.permission.as_deref()) {
             Ok(row) => row,
             Err(text) => {
-                let text =
-                    self.settled(session, args.permission.as_deref(), is_markdown).await?.unwrap_or(text);
+                let text = self
+                    .settled_text(session, args.permission.as_deref(), is_markdown)
+                    .await?
+                    .unwrap_or(text);
                 return Err(usage(text).detail(NOT_PENDING));
             }
         };
         let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
-        let (at, about) = (asked.inbound.conversation.clone(), About::Permission(row.permission_id()));
+        let (at, about) = (context.inbound.conversation.clone(), About::Permission(row.permission_id()));
         let is_kept = self.store.read("question_shown", move |db| buttons::is_kept(db, &at, &about)).await?;
         // The request may not be sent yet. In channels without edits a later notice shows the result.
-        let is_told = || self.router.never_changes(&asked.inbound.conversation);
-        let is_shown = is_kept || (is_told() && self.here(asked.inbound).await?.as_ref() == Some(session));
+        let is_told = || self.router.has_no_edits(&context.inbound.conversation);
+        let is_shown =
+            is_kept || (is_told() && self.bound_session(context.inbound).await?.as_ref() == Some(session));
         Ok(PermissionChoice {
             permission_id: row.permission_id(),
             option_id: option.id.clone(),
@@ -71,7 +74,7 @@ impl Commands {
     }
 
     /// Returns the reply to an answer that is too late: how the request was settled, and by whom.
-    async fn settled(
+    async fn settled_text(
         &self,
         session: &SessionKey,
         wanted: Option<&str>,
@@ -88,16 +91,23 @@ impl Commands {
     /// `/acp allow`, `deny`, `answer`
     pub(super) async fn answer(
         &self,
-        asked: CommandContext<'_>,
-        meant: &ResolvedCommand,
+        context: CommandContext<'_>,
+        resolved: &ResolvedCommand,
     ) -> Result<Outcome, Failure> {
-        let choice = meant.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
-        let key = message_idempotency_key(asked.inbound)?;
+        let choice = resolved.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
+        let key = message_idempotency_key(context.inbound)?;
         let (permission, option) = (&choice.permission_id, &choice.option_id);
-        self.service.answer_permission(&meant.session_key, permission, option, asked.name(), key).await?;
-        let name = quoted(&choice.name, self.router.renders_markdown(&asked.inbound.conversation));
+        self.service
+            .answer_permission(&resolved.session_key, permission, option, context.name(), key)
+            .await?;
+        let name = quoted(&choice.name, self.router.renders_markdown(&context.inbound.conversation));
         let (text, is_shown) = (format!("Answered: {name}."), choice.is_shown);
-        Ok(Outcome::Command { session_key: self.here(asked.inbound).await?, run_id: None, text, is_shown })
+        Ok(Outcome::Command {
+            session_key: self.bound_session(context.inbound).await?,
+            run_id: None,
+            text,
+            is_shown,
+        })
     }
 }
 

@@ -258,7 +258,7 @@ impl<'a> StatusCardUpdater<'a> {
             cleanup = self.worker.update_stale_buttons(self.binding, self.channel) => cleanup?,
             owed = self.delivery_range(wake, run_id, after) => { owed?; return Ok(true) }
         };
-        let pause_ms = if tidied.needs_retry {
+        let pause_ms = if cleanup.needs_retry {
             (self.button_check.1 * 2).min(BUTTON_CHECK_MS_MAX)
         } else {
             BUTTON_CHECK_MS

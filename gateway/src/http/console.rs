@@ -116,7 +116,7 @@ async fn show(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ConversationView>, Refused> {
     let at = conversation(&name(path)?);
-    let route = console.inlet.router().look(&at).await.map_err(crate::error::Failure::from)?.route;
+    let route = console.inlet.router().peek_inbound(&at).await.map_err(crate::error::Failure::from)?.route;
     let reason = route.reason().to_owned();
     let session_key = match route {
         Route::Bound { session_key, .. } => Some(session_key),
