@@ -89,7 +89,7 @@ impl Bots {
         let adapter = Discord::new(id.to_owned(), settings).map_err(|error| error.to_string())?;
         let channel = Arc::new(adapter.clone()) as Arc<dyn ChannelAdapter>;
         let registered = match before {
-            Some(bot) => self.channels.exchange(&bot.channel, Arc::clone(&channel)),
+            Some(bot) => self.channels.replace(&bot.channel, Arc::clone(&channel)),
             None => self.channels.register(Arc::clone(&channel)),
         };
         registered.map_err(|error| error.to_string())?;
@@ -190,7 +190,7 @@ mod tests {
                     conversation_id: "1".to_owned(),
                     parent_conversation_id: None,
                 };
-                assert_eq!(channels.serves(&at), want.contains(&id), "{id}: {text}");
+                assert_eq!(channels.has_adapter(&at), want.contains(&id), "{id}: {text}");
             }
             let of = |id: &str| bots.bots.get(id).map(|bot| (bot.channel.clone(), bot.ends.clone()));
             (of("a"), of("b"))

@@ -283,7 +283,7 @@ impl Inner {
         let at = &inbound.conversation;
         let is_typed = inbound.answer == Answer::ByMessage && command::parse(&inbound.text).is_some();
         let is_shared = || self.channels.get(at).is_ok_and(|channel| channel.shares_conversations());
-        if is_typed && is_shared() { self.channels.beside(at) } else { Vec::new() }
+        if is_typed && is_shared() { self.channels.sibling_accounts(at) } else { Vec::new() }
     }
 
     /// Commits the message; on the console also as a line of the conversation. `None` if another account

@@ -90,7 +90,7 @@ impl BoundDeliveryRouter {
             .read("route", move |db| Ok((bindings::target(db, &key)?, bindings::of_session(db, &key)?)));
         let (session, bindings) = read.await?;
         let question = Question { session_key: Some(session_key), session, bindings: &bindings, requester };
-        let route = route::resolve(question, |at| self.channels.serves(at));
+        let route = route::resolve(question, |at| self.channels.has_adapter(at));
         self.record(OUTBOUND, &route);
         Ok(route)
     }

@@ -58,13 +58,14 @@ impl SiblingAccount {
             "Account {:?} works in this conversation and does not hear it: {why}. Nothing was done.",
             self.account_id
         );
-        let failure = Failure::new(Code::ChannelUnavailable, text).origin("gateway").detail(DEAF);
-        Outcome::Refused { failure, reason: DEAF.to_owned() }
+        let failure =
+            Failure::new(Code::ChannelUnavailable, text).origin("gateway").detail(ACCOUNT_UNAVAILABLE);
+        Outcome::Refused { failure, reason: ACCOUNT_UNAVAILABLE.to_owned() }
     }
 }
 
 /// Detail code of the refusal.
-const DEAF: &str = "ACCOUNT_DEAF";
+const ACCOUNT_UNAVAILABLE: &str = "ACCOUNT_DEAF";
 
 /// Adapters, one for each account of a channel. Cheap to clone; clones share the registry.
 #[derive(Clone)]
@@ -84,11 +85,11 @@ impl std::fmt::Debug for Channels {
     }
 }
 
-fn place_of(adapter: &Arc<dyn ChannelAdapter>) -> AccountKey {
+fn account_key_of(adapter: &Arc<dyn ChannelAdapter>) -> AccountKey {
     (adapter.id().to_owned(), adapter.account_id().to_owned())
 }
 
-fn place(at: &ConversationRef) -> AccountKey {
+fn account_key(at: &ConversationRef) -> AccountKey {
     (at.channel.clone(), at.account_id.clone())
 }
 
@@ -115,7 +116,7 @@ impl Channels {
     /// # Errors
     /// [`AlreadyServedError`] if the account has an adapter.
     pub(crate) fn register(&self, adapter: Arc<dyn ChannelAdapter>) -> Result<(), AlreadyServedError> {
-        let (channel, account_id) = place_of(&adapter);
+        let (channel, account_id) = account_key_of(&adapter);
         let added = self.adapters.send_if_modified(|all| {
             use std::collections::btree_map::Entry;
             match all.entry((channel.clone(), account_id.clone())) {
@@ -135,17 +136,17 @@ impl Channels {
     /// # Errors
     /// [`AlreadyServedError`] if a third adapter serves the account.
     #[cfg(any(feature = "discord", test))]
-    pub(crate) fn exchange(
+    pub(crate) fn replace(
         &self,
         old: &Arc<dyn ChannelAdapter>,
         new: Arc<dyn ChannelAdapter>,
     ) -> Result<(), AlreadyServedError> {
-        let (channel, account_id) = place_of(&new);
+        let (channel, account_id) = account_key_of(&new);
         let is_exchanged = self.adapters.send_if_modified(|all| {
-            let place = (channel.clone(), account_id.clone());
-            let is_it = all.get(&place).is_none_or(|found| Arc::ptr_eq(found, old));
+            let key = (channel.clone(), account_id.clone());
+            let is_it = all.get(&key).is_none_or(|found| Arc::ptr_eq(found, old));
             if is_it {
-                all.insert(place, new);
+                all.insert(key, new);
             }
             is_it
         });
@@ -154,10 +155,10 @@ impl Channels {
 
     /// Removes an adapter. Does nothing if another adapter has replaced it. Returns true if removed.
     pub(crate) fn unregister(&self, adapter: &Arc<dyn ChannelAdapter>) -> bool {
-        let place = place_of(adapter);
+        let key = account_key_of(adapter);
         self.adapters.send_if_modified(|all| {
-            let is_it = all.get(&place).is_some_and(|found| Arc::ptr_eq(found, adapter));
-            is_it && all.remove(&place).is_some()
+            let is_it = all.get(&key).is_some_and(|found| Arc::ptr_eq(found, adapter));
+            is_it && all.remove(&key).is_some()
         })
     }
 
@@ -166,18 +167,18 @@ impl Channels {
     /// # Errors
     /// [`NoAdapterError`] if none is registered for the account.
     pub(crate) fn get(&self, at: &ConversationRef) -> Result<Arc<dyn ChannelAdapter>, NoAdapterError> {
-        let found = self.adapters.borrow().get(&place(at)).map(Arc::clone);
+        let found = self.adapters.borrow().get(&account_key(at)).map(Arc::clone);
         let missing = || NoAdapterError { channel: at.channel.clone(), account_id: at.account_id.clone() };
         found.ok_or_else(missing)
     }
 
     /// True if an adapter serves the conversation.
-    pub(crate) fn serves(&self, at: &ConversationRef) -> bool {
-        self.adapters.borrow().contains_key(&place(at))
+    pub(crate) fn has_adapter(&self, at: &ConversationRef) -> bool {
+        self.adapters.borrow().contains_key(&account_key(at))
     }
 
     /// Returns the other accounts of the conversation's channel that have an adapter.
-    pub(crate) fn beside(&self, at: &ConversationRef) -> Vec<SiblingAccount> {
+    pub(crate) fn sibling_accounts(&self, at: &ConversationRef) -> Vec<SiblingAccount> {
         let all = self.adapters.borrow();
         let others =
             all.iter().filter(|((channel, account), _)| *channel == at.channel && *account != at.account_id);
@@ -195,7 +196,7 @@ impl Channels {
     /// Returns the health of each account that reports health, by channel and account.
     pub(crate) fn health(&self) -> Vec<(AccountKey, ChannelHealth)> {
         let all = self.adapters.borrow();
-        all.iter().filter_map(|(place, adapter)| Some((place.clone(), adapter.health()?))).collect()
+        all.iter().filter_map(|(key, adapter)| Some((key.clone(), adapter.health()?))).collect()
     }
 
     /// Subscribes to the registered adapters.
@@ -204,10 +205,10 @@ impl Channels {
     }
 
     /// Waits until an adapter serves the conversation.
-    pub(crate) async fn served(&self, at: &ConversationRef) {
-        let place = place(at);
+    pub(crate) async fn wait_registered(&self, at: &ConversationRef) {
+        let key = account_key(at);
         // The sender lives as long as this handle.
-        let _ = self.adapters.subscribe().wait_for(|all| all.contains_key(&place)).await;
+        let _ = self.adapters.subscribe().wait_for(|all| all.contains_key(&key)).await;
     }
 }
 
@@ -232,7 +233,7 @@ mod tests {
             text.contains("\"default\" of channel \"console\"") && text.contains("configuration"),
             "{text}"
         );
-        assert!(!channels.serves(&at));
+        assert!(!channels.has_adapter(&at));
         channels.register(Arc::clone(&first)).unwrap();
         let taken = channels.register(Arc::clone(&second)).unwrap_err();
         assert_eq!((taken.channel.as_str(), taken.account_id.as_str()), ("console", "default"));
@@ -243,14 +244,14 @@ mod tests {
         assert_eq!(channels.get(&at).map(drop).unwrap_err(), missing);
         let waiting = tokio::spawn({
             let (channels, at) = (channels.clone(), at.clone());
-            async move { channels.served(&at).await }
+            async move { channels.wait_registered(&at).await }
         });
         channels.register(Arc::clone(&second)).unwrap();
         waiting.await.unwrap();
-        // `exchange` replaces the registered adapter, and no other one.
+        // `replace` replaces the registered adapter, and no other one.
         let third = adapter();
-        channels.exchange(&first, Arc::clone(&third)).unwrap_err();
-        channels.exchange(&second, Arc::clone(&third)).unwrap();
+        channels.replace(&first, Arc::clone(&third)).unwrap_err();
+        channels.replace(&second, Arc::clone(&third)).unwrap();
         assert!(Arc::ptr_eq(&channels.get(&at).unwrap(), &third));
         // Another account has a separate entry.
         let mut elsewhere = at;

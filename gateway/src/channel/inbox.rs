@@ -13,7 +13,7 @@ pub trait InboundPort: Send + Sync + 'static {
 
     /// Records that the holder of the [`ReplyReservation`] has replied to the user, or that no reply was due; the
     /// gateway then sends none. `answer` is a reply with buttons that remains in the conversation as a
-    /// message; the buttons are removed once obsolete. Returns false if the store failed: keep the claim and
+    /// message; the buttons are removed once obsolete. Returns false if the store failed: keep the reservation and
     /// call again, or the gateway replies too.
     fn mark_replied(&self, message: Inbound, answer: Option<PostedReply>) -> BoxFuture<'_, bool>;
 
@@ -84,9 +84,9 @@ pub trait InboundPort: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindingLookup {
     /// Bound; contains the backfill mark.
-    At(Place),
+    Bound(Place),
     /// Not bound.
-    Nowhere,
+    Unbound,
     /// The store cannot be read now.
     Unknown,
 }
@@ -128,7 +128,7 @@ pub enum ReserveOutcome {
 }
 
 /// Reservation of the reply to a committed interaction. The holder replies and records the reply
-/// ([`InboundPort::mark_replied`]). After the claim is dropped, the gateway does the remaining work and replies in the
+/// ([`InboundPort::mark_replied`]). After the reservation is dropped, the gateway does the remaining work and replies in the
 /// conversation.
 #[derive(Debug)]
 pub struct ReplyReservation {

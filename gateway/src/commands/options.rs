@@ -32,7 +32,7 @@ fn confirmation(result: &SettingResult) -> String {
 }
 
 /// Builds the confirmation of a change.
-fn text_outcome(setting: &Setting) -> String {
+fn setting_text(setting: &Setting) -> String {
     const KEPT: &str = "also after a restart of the agent";
     match setting {
         Setting::Mode(mode) => format!("The mode is {mode}, {KEPT}."),

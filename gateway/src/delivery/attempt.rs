@@ -40,18 +40,18 @@ impl DeliveryWorker {
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
         message: &Outgoing,
-        tries: &mut RetryState,
+        retry: &mut RetryState,
     ) -> Result<Option<SendOutcome>, StoreError> {
         let (at, nonce) = (&binding.conversation, message.nonce.clone());
         // A persona is used once only: a repetition relies on the nonce, which deduplicates normal messages.
-        let is_named = message.persona.is_some() && !tries.is_unknown && channel.has_personas(at);
+        let is_named = message.persona.is_some() && !retry.is_unknown && channel.has_personas(at);
         let named_at_ms = is_named.then(now_ms);
         if !self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce, named_at_ms)).await? {
             return Ok(None);
         }
-        tries.persona_at_ms = named_at_ms.or(tries.persona_at_ms);
-        if tries.is_unknown
-            && let Some(outcome) = self.lookup_part(binding, channel, message, tries).await
+        retry.persona_at_ms = named_at_ms.or(retry.persona_at_ms);
+        if retry.is_unknown
+            && let Some(outcome) = self.lookup_part(binding, channel, message, retry).await
         {
             return Ok(Some(outcome));
         }
@@ -71,10 +71,10 @@ impl DeliveryWorker {
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
         message: &Outgoing,
-        tries: &RetryState,
+        retry: &RetryState,
     ) -> Option<SendOutcome> {
         let at = &binding.conversation;
-        let may_be_named = tries.persona_at_ms.is_some() && message.persona.is_some();
+        let may_be_named = retry.persona_at_ms.is_some() && message.persona.is_some();
         let looked = match may_be_named {
             true => channel.lookup(at, message).await,
             false => channel.lookup(at, &without_name(message)).await,
@@ -89,7 +89,7 @@ impl DeliveryWorker {
             LookupOutcome::Absent if !may_be_named => None,
             LookupOutcome::Absent => {
                 let bytes = message.files.iter().map(|file| file.bytes.len() as u64).sum();
-                let retry_after_ms = tries.next_lookup_delay_ms(now_ms(), bytes)?;
+                let retry_after_ms = retry.next_lookup_delay_ms(now_ms(), bytes)?;
                 Some(SendOutcome::Limited { retry_after_ms })
             }
         }

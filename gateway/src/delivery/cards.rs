@@ -175,7 +175,7 @@ impl<'a> StatusCardUpdater<'a> {
                 came = self.apply_action(run_id, &act, self.buttons(run_id)) => Some(came),
                 () = tokio::time::sleep(Duration::from_millis(ACTION_TIMEOUT_MS)) => Some(Came::Later { after_ms: None }),
                 // Pending parts do not wait for a card.
-                owed = self.delivery_range(watching, run_id, after) => { owed?; None }
+                pending = self.wait_for_pending(watching, run_id, after) => { pending?; None }
             };
             let now = self.now();
             let Some(tracked) = self.tracked.as_mut() else { return Ok(false) };
@@ -213,7 +213,7 @@ impl<'a> StatusCardUpdater<'a> {
     }
 
     /// Waits until a row after `after` may be sent as a separate message.
-    async fn delivery_range(
+    async fn wait_for_pending(
         &self,
         mut wake: watch::Receiver<u64>,
         run_id: RunId,
@@ -256,7 +256,7 @@ impl<'a> StatusCardUpdater<'a> {
         let cleanup = tokio::select! {
             biased;
             cleanup = self.worker.update_stale_buttons(self.binding, self.channel) => cleanup?,
-            owed = self.delivery_range(wake, run_id, after) => { owed?; return Ok(true) }
+            pending = self.wait_for_pending(wake, run_id, after) => { pending?; return Ok(true) }
         };
         let pause_ms = if cleanup.needs_retry {
             (self.button_check.1 * 2).min(BUTTON_CHECK_MS_MAX)

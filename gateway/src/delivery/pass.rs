@@ -73,7 +73,7 @@ impl DeliveryWorker {
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => {}
-                    () = self.channels.served(&binding.conversation) => {}
+                    () = self.channels.wait_registered(&binding.conversation) => {}
                 }
                 return WorkerExit::Unknown;
             }
@@ -206,10 +206,10 @@ impl DeliveryWorker {
             let Some((due, batch)) = read.await? else { return Ok(WorkerExit::Over) };
             // Delivery resumes here at once, or when a person unarchives the conversation.
             let Some(batch) = batch else { return Ok(WorkerExit::Unknown) };
-            let owed = delivery_range(&due, &batch);
-            let parts = parts_of(&due.binding, &styles, &batch, owed.last);
+            let range = delivery_range(&due, &batch);
+            let parts = parts_of(&due.binding, &styles, &batch, range.last);
             cursor = batch.through;
-            let is_over = owed.is_over;
+            let is_over = range.is_over;
             let ends_at = due.end;
             if parts.is_empty() {
                 if is_over || cursor.saturating_sub(saved) >= SILENT_ROWS_MAX {
@@ -279,25 +279,25 @@ impl DeliveryWorker {
             self.fall_back_after_lost_files(binding, row, channel).await?;
             return Ok(NextStep::Reload);
         };
-        let mut tries = RetryState::of(&row, self.retry_first_ms);
+        let mut retry = RetryState::of(&row, self.retry_first_ms);
         let part = row.part;
         loop {
             if self.stop.is_cancelled() {
                 return Ok(NextStep::Stop);
             }
-            if tries.attempts > 0 {
+            if retry.attempts > 0 {
                 self.metrics.delivery_retry(channel.id());
             }
-            let Some(outcome) = self.attempt(binding, channel, &message, &mut tries).await? else {
+            let Some(outcome) = self.attempt(binding, channel, &message, &mut retry).await? else {
                 return Ok(NextStep::Stop);
             };
             let outcome = outcome.of(&message);
             self.metrics.delivery_attempt(channel.id(), outcome.as_str());
-            tries.record_outcome(&outcome);
-            if let Some(after) = self.handle_outcome(binding, channel, &part, &tries, outcome).await? {
+            retry.record_outcome(&outcome);
+            if let Some(after) = self.handle_outcome(binding, channel, &part, &retry, outcome).await? {
                 return Ok(after);
             }
-            self.pause(tries.pause()).await;
+            self.pause(retry.pause()).await;
         }
     }
 
@@ -307,7 +307,7 @@ impl DeliveryWorker {
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
         part: &Part,
-        tries: &RetryState,
+        retry: &RetryState,
         outcome: SendOutcome,
     ) -> Result<Option<NextStep>, StoreError> {
         let (session_key, nonce) = (&binding.session_key, &part.nonce);
@@ -321,14 +321,16 @@ impl DeliveryWorker {
                 }
                 return Ok(Some(NextStep::Next));
             }
-            SendOutcome::FilesRefused { why, again } if attached::is_enough(tries.files_refused, again) => {
+            SendOutcome::FilesRefused { why, again }
+                if attached::should_drop_files(retry.files_refused, again) =>
+            {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken with its files");
                 self.fall_back_to_text(binding, part).await?;
                 return Ok(Some(NextStep::Reload));
             }
             SendOutcome::FilesRefused { why, .. } => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken with its files just now");
-                self.mark_not_sent(binding, part, tries.is_unknown, channel).await?;
+                self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
             SendOutcome::Rejected { why, again: false } => {
                 tracing::error!(%session_key, nonce, why, "a part was rejected");
@@ -337,13 +339,13 @@ impl DeliveryWorker {
             }
             SendOutcome::Rejected { why, again: true } => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken");
-                self.mark_not_sent(binding, part, tries.is_unknown, channel).await?;
+                self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
             SendOutcome::Limited { retry_after_ms } => {
                 tracing::info!(%session_key, nonce, retry_after_ms, "a part waits for the channel");
-                self.mark_not_sent(binding, part, tries.is_unknown, channel).await?;
+                self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
-            SendOutcome::Uncertain { why } if tries.unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
+            SendOutcome::Uncertain { why } if retry.unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
                 tracing::error!(%session_key, nonce, why, "a part stays uncertain");
                 self.settle(binding, part, PartState::Uncertain, None, channel).await?;
                 return Ok(Some(NextStep::Reload));

@@ -140,8 +140,8 @@ impl InboundPort for InboundService {
         Box::pin(async move {
             let read = move |db: &_| bindings::place(db, &at);
             match self.inner.store.read("place", read).await.map_err(log("a bound conversation")) {
-                Ok(Some(place)) => BindingLookup::At(place),
-                Ok(None) => BindingLookup::Nowhere,
+                Ok(Some(place)) => BindingLookup::Bound(place),
+                Ok(None) => BindingLookup::Unbound,
                 Err(_) => BindingLookup::Unknown,
             }
         })

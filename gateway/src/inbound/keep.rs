@@ -77,8 +77,8 @@ impl Drop for ReservationGuard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReservedRowState {
     New,
-    Before,
-    Done,
+    Unsettled,
+    Settled,
 }
 
 fn insert_reserved(tx: &Tx<'_>, said: &Inbound) -> Result<ReservedRowState, StoreError> {
@@ -87,7 +87,7 @@ fn insert_reserved(tx: &Tx<'_>, said: &Inbound) -> Result<ReservedRowState, Stor
         inbox::insert(tx, said)?;
     }
     Ok(before.map_or(ReservedRowState::New, |row| {
-        if row.settled { ReservedRowState::Done } else { ReservedRowState::Before }
+        if row.settled { ReservedRowState::Settled } else { ReservedRowState::Unsettled }
     }))
 }
 
@@ -122,7 +122,7 @@ impl InboundService {
             }
         }
         let kept = match done {
-            Ok(Ok(Some(ReservedRowState::Done))) => ReserveOutcome::Duplicate,
+            Ok(Ok(Some(ReservedRowState::Settled))) => ReserveOutcome::Duplicate,
             Ok(Ok(Some(row))) => {
                 return ReserveOutcome::Reserved(ReplyReservation {
                     is_new: row == ReservedRowState::New,

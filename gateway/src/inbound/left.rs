@@ -172,7 +172,7 @@ impl InboundService {
         let left = self.inner.store.read("inbox_left", |db| inbox::unsettled(db, BATCH_ROWS));
         let inner = &self.inner;
         let is_elsewhere = |row: &InboxRow| {
-            inner.reservations.is_held(&row.inbound) || !inner.channels.serves(&row.inbound.conversation)
+            inner.reservations.is_held(&row.inbound) || !inner.channels.has_adapter(&row.inbound.conversation)
         };
         left.await.is_ok_and(|rows| rows.iter().all(is_elsewhere))
     }

@@ -27,9 +27,9 @@ enum PromptComparison {
     /// No change.
     Same,
     /// Edited; contains the current text.
-    Says(String),
+    Edited(String),
     /// Deleted.
-    Gone,
+    Deleted,
     /// Too new to decide.
     TooNew,
 }
@@ -126,8 +126,8 @@ impl ConversationWorker {
                 };
                 match found {
                     PromptComparison::Same => {}
-                    PromptComparison::Says(text) => self.apply_edit(id, text).await,
-                    PromptComparison::Gone => self.on_message_deleted(id).await,
+                    PromptComparison::Edited(text) => self.apply_edit(id, text).await,
+                    PromptComparison::Deleted => self.on_message_deleted(id).await,
                     PromptComparison::TooNew => continue,
                 }
                 self.uncompared.get_or_insert_default().remove(&id);
@@ -160,13 +160,13 @@ impl ConversationWorker {
         if page.lacks(id) {
             return Ok(match is_too_new(id, now_ms()) {
                 true => PromptComparison::TooNew,
-                false if self.is_gone(id).await? => PromptComparison::Gone,
+                false if self.is_gone(id).await? => PromptComparison::Deleted,
                 false => PromptComparison::Same,
             });
         }
         let Some(now) = differs(prompt, page.message(id)) else { return Ok(PromptComparison::Same) };
         if self.inner.is_author_allowed(self.channel, &now.author.user).await? {
-            return Ok(PromptComparison::Says(now.text.clone()));
+            return Ok(PromptComparison::Edited(now.text.clone()));
         }
         self.log_rejected_edit(id);
         Ok(PromptComparison::Same)

@@ -20,11 +20,11 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// once.
 pub(super) const PENDING_RETRIES_MAX: usize = 32;
 
-/// Pending reply to an interaction. With a claim: the result. Without: a notice that the gateway will process
+/// Pending reply to an interaction. With a reservation: the result. Without: a notice that the gateway will process
 /// the interaction later and then reply in the conversation.
 pub(super) struct PendingResponse {
     /// Reservation: while held, no other task processes the interaction or replies.
-    claim: Option<ReplyReservation>,
+    reservation: Option<ReplyReservation>,
     /// The interaction as passed to the inbox.
     message: Inbound,
     /// Content of the reply.
@@ -34,15 +34,15 @@ pub(super) struct PendingResponse {
 
 impl PendingResponse {
     pub(super) fn new(
-        claim: ReplyReservation,
+        reservation: ReplyReservation,
         message: Inbound,
         said: Result<CallerReply, CallerReply>,
         begun: Instant,
     ) -> Self {
         // A deferred interaction must not wait for the reply, which may be retried for minutes.
-        let claim = said.is_ok().then_some(claim);
+        let reservation = said.is_ok().then_some(reservation);
         let said = said.unwrap_or_else(|not_yet| not_yet);
-        Self { claim, message, said, until: begun + RESPONSE_WINDOW }
+        Self { reservation, message, said, until: begun + RESPONSE_WINDOW }
     }
 }
 
@@ -50,16 +50,16 @@ impl PendingResponse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResendEffect {
     /// Replaces the first reply.
-    Same,
+    Replaces,
     /// Appears as a second reply.
-    Shown,
+    Duplicates,
 }
 
 /// Returns the minimum pause before a failed reply may be sent again; `None` if not allowed.
-fn retry_delay(fault: &Fault, twice: ResendEffect) -> Option<Duration> {
+fn retry_delay(fault: &Fault, effect: ResendEffect) -> Option<Duration> {
     match fault {
         Fault::Limited { retry_after } => Some(*retry_after),
-        Fault::Uncertain { .. } => (twice == ResendEffect::Same).then_some(Duration::ZERO),
+        Fault::Uncertain { .. } => (effect == ResendEffect::Replaces).then_some(Duration::ZERO),
         Fault::Superseded => Some(Duration::ZERO),
         Fault::Rejected(rejection) => {
             let is_for_now =
@@ -78,18 +78,18 @@ impl Inner {
         inbox: &dyn InboundPort,
         at: &Interaction,
         due: PendingResponse,
-        twice: ResendEffect,
+        effect: ResendEffect,
         give: impl Fn() -> F,
         shown: impl FnOnce(&Posted) -> Option<PostedReply>,
     ) {
-        match respond_with_retry(&self.retry_permits, due.until, twice, give).await {
-            Ok(posted) if due.claim.is_some() => self.record_reply(inbox, due, shown(&posted)).await,
-            // Without a claim, the gateway processes the interaction and replies.
+        match respond_with_retry(&self.retry_permits, due.until, effect, give).await {
+            Ok(posted) if due.reservation.is_some() => self.record_reply(inbox, due, shown(&posted)).await,
+            // Without a reservation, the gateway processes the interaction and replies.
             Ok(_) => {}
             Err(fault) => {
                 tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
                 drop(due);
-                if twice == ResendEffect::Same && !matches!(fault, Fault::Uncertain { .. }) {
+                if effect == ResendEffect::Replaces && !matches!(fault, Fault::Uncertain { .. }) {
                     self.delete_placeholder(at).await;
                 }
             }
@@ -103,7 +103,7 @@ impl Inner {
         }
     }
 
-    /// Records that the user got a reply. Retries on failure and holds the claim meanwhile, so that the
+    /// Records that the user got a reply. Retries on failure and holds the reservation meanwhile, so that the
     /// gateway does not reply too.
     pub(super) async fn record_reply(
         &self,
@@ -118,7 +118,7 @@ impl Inner {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(BACKOFF.1);
         }
-        drop(due.claim);
+        drop(due.reservation);
     }
 }
 
@@ -127,7 +127,7 @@ impl Inner {
 async fn respond_with_retry<T, F: Future<Output = Result<T, Fault>>>(
     places: &Semaphore,
     until: Instant,
-    twice: ResendEffect,
+    effect: ResendEffect,
     give: impl Fn() -> F,
 ) -> Result<T, Fault> {
     let (mut pause, mut place) = (BACKOFF.0, None);
@@ -137,7 +137,7 @@ async fn respond_with_retry<T, F: Future<Output = Result<T, Fault>>>(
             Err(fault) => fault,
         };
         place = place.or_else(|| places.try_acquire().ok());
-        let wait = retry_delay(&fault, twice).filter(|_| place.is_some());
+        let wait = retry_delay(&fault, effect).filter(|_| place.is_some());
         let next = wait.map(|wait| Instant::now() + wait.max(pause)).filter(|next| *next < until);
         let Some(next) = next else { return Err(fault) };
         tracing::info!(%fault, "an answer is given again");
@@ -160,7 +160,7 @@ mod tests {
         let said = CallerReply::default;
         for (said, is_held) in [(Ok(said()), true), (Err(said()), false)] {
             let held = Arc::new(());
-            let claim = ReplyReservation { is_new: true, _held: Box::new(Arc::clone(&held)) };
+            let reservation = ReplyReservation { is_new: true, _held: Box::new(Arc::clone(&held)) };
             let at = ConversationRef {
                 channel: "discord".to_owned(),
                 account_id: "main".to_owned(),
@@ -168,7 +168,7 @@ mod tests {
                 parent_conversation_id: None,
             };
             let message = Inbound::new(at, "1".to_owned(), "ann".to_owned(), "/acp cancel".to_owned());
-            let due = PendingResponse::new(claim, message, said, Instant::now());
+            let due = PendingResponse::new(reservation, message, said, Instant::now());
             assert_eq!(Arc::strong_count(&held) == 2, is_held, "{:?}", due.said);
         }
     }
@@ -189,7 +189,7 @@ mod tests {
     /// Runs a reply with these faults; returns the result, the number of attempts and the seconds elapsed.
     async fn tried(
         places: usize,
-        twice: ResendEffect,
+        effect: ResendEffect,
         faults: Vec<Fault>,
     ) -> (Result<(), Fault>, usize, u64) {
         let (begun, left) = (Instant::now(), RefCell::new(faults.into_iter()));
@@ -198,30 +198,30 @@ mod tests {
             count.set(count.get() + 1);
             left.borrow_mut().next().map_or(Ok(()), Err)
         };
-        let became = respond_with_retry(&Semaphore::new(places), begun + RESPONSE_WINDOW, twice, give).await;
+        let became = respond_with_retry(&Semaphore::new(places), begun + RESPONSE_WINDOW, effect, give).await;
         (became, count.get(), begun.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_given_again_where_that_shows_it_once() {
-        use ResendEffect::{Same, Shown};
+        use ResendEffect::{Duplicates, Replaces};
         let late = || rejected(Meaning::TooLate);
-        for (twice, faults, want) in [
-            (Same, vec![], (Ok(()), 1, 0)),
-            (Same, vec![uncertain(), uncertain()], (Ok(()), 3, 3)),
-            (Shown, vec![uncertain()], (Err(uncertain()), 1, 0)),
-            (Shown, vec![limited(7), rejected(Meaning::Temporary)], (Ok(()), 3, 9)),
-            (Same, vec![rejected(Meaning::NotSent), late()], (Err(late()), 2, 1)),
-            (Same, vec![late()], (Err(late()), 1, 0)),
-            (Same, vec![limited(15 * 60)], (Err(limited(15 * 60)), 1, 0)),
+        for (effect, faults, want) in [
+            (Replaces, vec![], (Ok(()), 1, 0)),
+            (Replaces, vec![uncertain(), uncertain()], (Ok(()), 3, 3)),
+            (Duplicates, vec![uncertain()], (Err(uncertain()), 1, 0)),
+            (Duplicates, vec![limited(7), rejected(Meaning::Temporary)], (Ok(()), 3, 9)),
+            (Replaces, vec![rejected(Meaning::NotSent), late()], (Err(late()), 2, 1)),
+            (Replaces, vec![late()], (Err(late()), 1, 0)),
+            (Replaces, vec![limited(15 * 60)], (Err(limited(15 * 60)), 1, 0)),
         ] {
-            assert_eq!(tried(1, twice, faults.clone()).await, want, "{twice:?} {faults:?}");
+            assert_eq!(tried(1, effect, faults.clone()).await, want, "{effect:?} {faults:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_not_tried_longer_than_it_can_be_given() {
-        let (became, attempts, seconds) = tried(1, ResendEffect::Same, vec![uncertain(); 1_000]).await;
+        let (became, attempts, seconds) = tried(1, ResendEffect::Replaces, vec![uncertain(); 1_000]).await;
         assert_eq!(became, Err(uncertain()));
         assert!((20..60).contains(&attempts), "{attempts}");
         assert!((780..=840).contains(&seconds), "{seconds}");
@@ -230,6 +230,6 @@ mod tests {
     /// Without a permit a reply is not retried; the gateway replies in the conversation instead.
     #[tokio::test(start_paused = true)]
     async fn where_many_wait_the_others_do_not() {
-        assert_eq!(tried(0, ResendEffect::Same, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
+        assert_eq!(tried(0, ResendEffect::Replaces, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
     }
 }

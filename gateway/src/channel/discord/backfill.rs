@@ -41,7 +41,7 @@ pub(super) fn remember(ids: &mut BTreeSet<Snowflake>, id: Snowflake) {
 /// I/O.
 #[derive(Debug, Default)]
 pub(super) struct UnverifiedMessages {
-    brought: BTreeSet<Snowflake>,
+    ids: BTreeSet<Snowflake>,
     /// Number of failed reads since the last success.
     failures: u32,
     /// Time of the next read, unless more messages arrive; `None` if no read is necessary.
@@ -51,7 +51,7 @@ pub(super) struct UnverifiedMessages {
 impl UnverifiedMessages {
     /// Records a message that was passed in from an event.
     pub(super) fn record(&mut self, id: Snowflake, now: Instant) {
-        remember(&mut self.brought, id);
+        remember(&mut self.ids, id);
         self.due = Some(now + self.pause());
     }
 
@@ -68,12 +68,12 @@ impl UnverifiedMessages {
     /// every failed read.
     pub(super) fn is_over_threshold(&self) -> bool {
         let long = UNVERIFIED_MAX.saturating_mul(2_usize.saturating_pow(self.failures));
-        let count = self.brought.len();
+        let count = self.ids.len();
         count > 0 && count.is_multiple_of(long.min(REMEMBERED_MAX / 2))
     }
 
     fn has(&self, id: Snowflake) -> bool {
-        self.brought.contains(&id)
+        self.ids.contains(&id)
     }
 
     fn record_failure(&mut self, now: Instant) {
@@ -83,8 +83,8 @@ impl UnverifiedMessages {
 
     /// Records that the history was read up to the mark.
     fn mark_read(&mut self, mark: Snowflake) {
-        self.brought.retain(|id| *id > mark);
-        self.due = self.due.filter(|_| !self.brought.is_empty());
+        self.ids.retain(|id| *id > mark);
+        self.due = self.due.filter(|_| !self.ids.is_empty());
     }
 
     /// Resets the state: no read is necessary.
@@ -94,7 +94,7 @@ impl UnverifiedMessages {
 }
 
 /// Returns the id after which a conversation is to be read: the mark, or else the time of the binding.
-fn mark_of(place: &Place) -> Snowflake {
+fn backfill_mark(place: &Place) -> Snowflake {
     let since = Snowflake::from_ms(place.bound_at_ms);
     place.backfilled_through.as_deref().and_then(|id| id.parse().ok()).unwrap_or(since)
 }
@@ -107,14 +107,14 @@ impl ConversationWorker {
         let mut pause = BACKOFF.0;
         self.missed = [self.missed, from].into_iter().flatten().min();
         let missed = self.missed.map(|from| Snowflake(from.0.saturating_sub(1)));
-        let came = loop {
+        let outcome = loop {
             let begin = match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
                 BindingLookup::Unknown => None,
-                BindingLookup::At(place) => {
-                    let mark = mark_of(&place);
+                BindingLookup::Bound(place) => {
+                    let mark = backfill_mark(&place);
                     Some(missed.map_or(mark, |missed| missed.min(mark)))
                 }
-                BindingLookup::Nowhere => match missed {
+                BindingLookup::Unbound => match missed {
                     Some(missed) if self.inner.resolve_static_binding(self.channel).await => Some(missed),
                     _ => break BackfillOutcome::Nothing,
                 },
@@ -129,7 +129,7 @@ impl ConversationWorker {
                         break BackfillOutcome::Read;
                     }
                     Err(fault) => match self.handle_permanent_fault(&fault).await {
-                        Some(came) => break came,
+                        Some(outcome) => break outcome,
                         None => {
                             tracing::warn!(thread_id = %self.channel, %fault, "what was missed is read later");
                         }
@@ -140,21 +140,21 @@ impl ConversationWorker {
             pause = (pause * 2).min(BACKOFF.1);
         };
         self.unverified.reset();
-        if came != BackfillOutcome::Refused {
+        if outcome != BackfillOutcome::Refused {
             self.missed = None;
         }
-        self.inner.cache.record_backfill(self.channel, came);
+        self.inner.cache.record_backfill(self.channel, outcome);
     }
 
     /// Reads the messages after the mark, to find those without an event. Stops if `something` completes
     /// before the first page arrives. A failed read is repeated later.
     pub(super) async fn verify_history(&mut self, turn: Turn, something: impl Future<Output = ()>) {
         let place = match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
-            BindingLookup::At(place) => place,
-            BindingLookup::Nowhere => return self.unverified.reset(),
+            BindingLookup::Bound(place) => place,
+            BindingLookup::Unbound => return self.unverified.reset(),
             BindingLookup::Unknown => return self.unverified.record_failure(Instant::now()),
         };
-        let mark = mark_of(&place);
+        let mark = backfill_mark(&place);
         let first = tokio::select! {
             biased;
             page = self.page(mark, turn) => page,
@@ -345,7 +345,7 @@ mod tests {
         for id in 0..=u64::try_from(REMEMBERED_MAX).unwrap_or(0) {
             behind.record(Snowflake(id), now);
         }
-        let (count, has_first) = (behind.brought.len(), behind.has(Snowflake(0)));
+        let (count, has_first) = (behind.ids.len(), behind.has(Snowflake(0)));
         assert_eq!((count, has_first), (REMEMBERED_MAX, false), "the oldest goes");
         behind.mark_read(Snowflake(u64::MAX));
         assert_eq!(behind.next_read_at(), None);

@@ -22,7 +22,7 @@ const INVALID_TOKEN: u16 = 4004;
 enum ConnectionState {
     /// No event yet.
     #[default]
-    Begins,
+    Connecting,
     /// Events arrive.
     Up,
     /// Connection lost; a new one is being opened.
@@ -77,7 +77,7 @@ impl ConnectionHealth {
 
     /// Marks the start of another connection.
     pub(super) fn mark_connecting(&self) {
-        self.facts().link = ConnectionState::Begins;
+        self.facts().link = ConnectionState::Connecting;
     }
 
     fn now(&self) -> HealthState {
@@ -88,7 +88,7 @@ impl ConnectionHealth {
 impl Inner {
     /// Returns the reason if the bot receives no messages from a conversation.
     pub(super) fn unavailable_reason(&self, at: Snowflake) -> Option<String> {
-        let guild = self.cache.spot(at).and_then(|spot| spot.guild);
+        let guild = self.cache.location(at).and_then(|spot| spot.guild);
         let is_there = |guild| {
             self.cache.guilds().contains(&guild) && self.settings().access.is_guild_allowed(Some(guild))
         };
@@ -131,7 +131,7 @@ impl Inner {
 /// Returns whether the connection is up, and a description.
 fn status_texts(facts: &HealthState) -> (bool, Vec<String>) {
     let (ok, word) = match &facts.link {
-        ConnectionState::Begins => (false, "not connected yet".to_owned()),
+        ConnectionState::Connecting => (false, "not connected yet".to_owned()),
         ConnectionState::Up => (true, "connected".to_owned()),
         ConnectionState::Lost(why) => (false, format!("the connection is being made anew: {why}")),
         ConnectionState::Failed { why, .. } => (false, why.clone()),

@@ -10,7 +10,7 @@
 use super::Inner;
 use super::answers::{PendingResponse, ResendEffect};
 use super::render::{self, body};
-use super::slash::{specs, typed};
+use super::slash::{focused_suggestion, specs};
 use crate::channel::{Answer, CallerReply, Inbound, InboundPort, IntakeOutcome, PostedReply, ReserveOutcome};
 use crate::core::command;
 use acp_discord::core::commands::line;
@@ -58,7 +58,7 @@ impl Inner {
             let (message_id, text) = (posted.id.to_string(), answer.content.clone());
             has_buttons.then_some(PostedReply { message_id, text })
         };
-        self.respond(inbox, at, due, ResendEffect::Same, give, shown).await;
+        self.respond(inbox, at, due, ResendEffect::Replaces, give, shown).await;
     }
 
     /// Handles a click: runs the command encoded in the button.
@@ -83,14 +83,14 @@ impl Inner {
         }
         let answer = Body { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
         let give = || self.rest.followup(at.application, &at.token, &answer);
-        self.respond(inbox, at, due, ResendEffect::Shown, give, |_| None).await;
+        self.respond(inbox, at, due, ResendEffect::Duplicates, give, |_| None).await;
     }
 
     /// Sends suggestions to a person who is typing a command.
     pub(super) async fn autocomplete(&self, inbox: &dyn InboundPort, command: Command) {
         let at = &command.at;
         let mut choices = Vec::new();
-        if let (None, Some((what, prefix))) = (self.denial_reason(at), typed(&command)) {
+        if let (None, Some((what, prefix))) = (self.denial_reason(at), focused_suggestion(&command)) {
             let who = at.who.user.id.to_string();
             choices = render::choices(inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await);
         }
@@ -142,8 +142,8 @@ impl Inner {
             return None;
         };
         let left = until.saturating_duration_since(Instant::now());
-        let claim = match inbox.reserve(message.clone(), left).await {
-            ReserveOutcome::Reserved(claim) => claim,
+        let reservation = match inbox.reserve(message.clone(), left).await {
+            ReserveOutcome::Reserved(reservation) => reservation,
             ReserveOutcome::Duplicate => {
                 tracing::info!(interaction = %at.id, "an interaction came again");
                 return None;
@@ -164,19 +164,19 @@ impl Inner {
                 return None;
             }
         };
-        match self.acknowledge(at, taken, claim.is_new()).await {
+        match self.acknowledge(at, taken, reservation.is_new()).await {
             AcknowledgementReceipt::Yes => {
                 let said = self.offer(inbox, at, message.clone()).await;
-                Some(PendingResponse::new(claim, message, said, begun))
+                Some(PendingResponse::new(reservation, message, said, begun))
             }
-            AcknowledgementReceipt::No if claim.is_new() => {
+            AcknowledgementReceipt::No if reservation.is_new() => {
                 let withdrawn = inbox.withdraw(message).await;
                 tracing::info!(interaction = %at.id, withdrawn, "what was not acknowledged is not done");
                 None
             }
             AcknowledgementReceipt::No | AcknowledgementReceipt::Unknown => {
                 // The gateway replies in the conversation: the user may be out of reach.
-                drop(claim);
+                drop(reservation);
                 drop(self.offer(inbox, at, message).await);
                 if let Callback::Later { .. } = taken {
                     self.delete_placeholder(at).await;

@@ -278,8 +278,8 @@ impl StateCache {
     }
 
     /// Records the result of a backfill.
-    pub(super) fn record_backfill(&self, at: Snowflake, came: BackfillOutcome) {
-        self.state().events.backfills.push((at, came));
+    pub(super) fn record_backfill(&self, at: Snowflake, outcome: BackfillOutcome) {
+        self.state().events.backfills.push((at, outcome));
         self.changed.notify_one();
     }
 

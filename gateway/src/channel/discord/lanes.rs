@@ -164,9 +164,9 @@ pub(super) struct ConversationWorker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum IdleAction {
     /// Run a check.
-    Look(CheckKind),
+    RunCheck(CheckKind),
     /// Read the history, to find messages without events.
-    Read,
+    VerifyHistory,
     /// End the worker.
     End,
 }
@@ -185,10 +185,12 @@ impl ConversationWorker {
             let (at, due) = self.next_idle_action(Instant::now());
             match (tokio::time::timeout_at(at, queue.next()).await, due) {
                 (Ok(QueueItem::Job(job)), _) => self.process(job).await,
-                (Ok(QueueItem::Read(from)), _) => self.backfill(from).await,
+                (Ok(QueueItem::Backfill(from)), _) => self.backfill(from).await,
                 // New jobs interrupt checks and history reads.
-                (Err(_), IdleAction::Look(look)) => self.run_check(look).await,
-                (Err(_), IdleAction::Read) => self.verify_history(IDLE_BUDGET, queue.wait_nonempty()).await,
+                (Err(_), IdleAction::RunCheck(look)) => self.run_check(look).await,
+                (Err(_), IdleAction::VerifyHistory) => {
+                    self.verify_history(IDLE_BUDGET, queue.wait_nonempty()).await
+                }
                 // The bot has no access, and only this worker knows the start of the backfill.
                 (Err(_), IdleAction::End) if self.missed.is_some() => self.backfill(None).await,
                 (Err(_), IdleAction::End) if queue.close() => return,
@@ -199,8 +201,8 @@ impl ConversationWorker {
 
     /// Returns the next action if no job arrives, and the time for it.
     fn next_idle_action(&self, now: Instant) -> (Instant, IdleAction) {
-        let look = self.pending_checks.next().map(|(at, look)| (at, IdleAction::Look(look)));
-        let read = self.unverified.next_read_at().map(|at| (at, IdleAction::Read));
+        let look = self.pending_checks.next().map(|(at, look)| (at, IdleAction::RunCheck(look)));
+        let read = self.unverified.next_read_at().map(|at| (at, IdleAction::VerifyHistory));
         let end = (now + IDLE, IdleAction::End);
         [look, read].into_iter().flatten().min().map_or(end, |due| due.min(end))
     }
@@ -271,8 +273,8 @@ impl ConversationWorker {
         let mut pause = BACKOFF.0;
         loop {
             match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
-                BindingLookup::At(_) => return true,
-                BindingLookup::Nowhere => return self.inner.resolve_static_binding(self.channel).await,
+                BindingLookup::Bound(_) => return true,
+                BindingLookup::Unbound => return self.inner.resolve_static_binding(self.channel).await,
                 BindingLookup::Unknown => tokio::time::sleep(pause).await,
             }
             pause = (pause * 2).min(BACKOFF.1);

@@ -130,7 +130,7 @@ impl InboundPort for Arc<Plane> {
         let is_there = self.ask(&format!("place {}", at.conversation_id));
         let found = self.bound.lock().unwrap().iter().find(|place| place.conversation == at).cloned();
         let placed = if is_there {
-            found.map_or(BindingLookup::Nowhere, BindingLookup::At)
+            found.map_or(BindingLookup::Unbound, BindingLookup::Bound)
         } else {
             BindingLookup::Unknown
         };

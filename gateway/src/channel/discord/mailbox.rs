@@ -14,7 +14,7 @@ const CHANGES_FACTOR: usize = 16;
 pub(super) enum QueueItem<T> {
     /// Backfill before anything else: from the mark, and at the latest from the given message, the first one
     /// affected by a full queue.
-    Read(Option<Snowflake>),
+    Backfill(Option<Snowflake>),
     /// Job.
     Job(T),
 }
@@ -23,7 +23,7 @@ pub(super) enum QueueItem<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EnqueueOutcome<T> {
     /// Added.
-    Kept,
+    Added,
     /// Not added, queue full: a backfill replaces the job.
     Full,
     /// Not added, queue closed.
@@ -58,7 +58,7 @@ impl<T> QueueState<T> {
             return EnqueueOutcome::Full;
         }
         self.jobs.push_back((from, job));
-        EnqueueOutcome::Kept
+        EnqueueOutcome::Added
     }
 
     /// Requests a backfill for a message that found the queue full. The backfill begins at the oldest waiting
@@ -77,7 +77,7 @@ impl<T> QueueState<T> {
 
     fn next(&mut self) -> Option<QueueItem<T>> {
         if std::mem::take(&mut self.wants_read) {
-            return Some(QueueItem::Read(self.missed.take()));
+            return Some(QueueItem::Backfill(self.missed.take()));
         }
         self.jobs.pop_front().map(|(_, job)| QueueItem::Job(job))
     }
@@ -195,7 +195,7 @@ mod tests {
             for (number, step) in (0_u64..).zip(steps) {
                 match step {
                     Step::Put => match waiting.enqueue(number, Some(Snowflake(number))) {
-                        EnqueueOutcome::Kept => kept.push(number),
+                        EnqueueOutcome::Added => kept.push(number),
                         EnqueueOutcome::Full => {
                             owes_read = true;
                             // The oldest waiting job, or an earlier one that did not fit.
@@ -209,7 +209,7 @@ mod tests {
                         owes_read |= is_open;
                     }
                     Step::Next => match waiting.next() {
-                        Some(QueueItem::Read(begins)) => {
+                        Some(QueueItem::Backfill(begins)) => {
                             prop_assert!(std::mem::take(&mut owes_read));
                             prop_assert_eq!(begins, from.take());
                         }
@@ -227,7 +227,7 @@ mod tests {
             }
             while let Some(next) = waiting.next() {
                 match next {
-                    QueueItem::Read(_) => prop_assert!(std::mem::take(&mut owes_read)),
+                    QueueItem::Backfill(_) => prop_assert!(std::mem::take(&mut owes_read)),
                     QueueItem::Job(job) => out.push(job),
                 }
             }
@@ -241,22 +241,22 @@ mod tests {
         let from = |id: u64| Some(Snowflake(id));
         assert_eq!(
             [waiting.enqueue(1, from(1)), waiting.enqueue(2, from(2))],
-            [EnqueueOutcome::Kept, EnqueueOutcome::Full]
+            [EnqueueOutcome::Added, EnqueueOutcome::Full]
         );
-        assert_eq!(waiting.enqueue(3, None), EnqueueOutcome::Kept);
+        assert_eq!(waiting.enqueue(3, None), EnqueueOutcome::Added);
         assert_eq!(
             [waiting.next(), waiting.next()],
-            [Some(QueueItem::Read(from(1))), Some(QueueItem::Job(1))]
+            [Some(QueueItem::Backfill(from(1))), Some(QueueItem::Job(1))]
         );
         assert_eq!(waiting.next(), Some(QueueItem::Job(3)));
-        let kept = (0..100).filter(|number| waiting.enqueue(*number, None) == EnqueueOutcome::Kept).count();
+        let kept = (0..100).filter(|number| waiting.enqueue(*number, None) == EnqueueOutcome::Added).count();
         assert_eq!(
             (kept, waiting.next()),
-            (CHANGES_FACTOR, Some(QueueItem::Read(None))),
+            (CHANGES_FACTOR, Some(QueueItem::Backfill(None))),
             "no message was missed"
         );
         assert!(waiting.request_backfill_from(from(9)) && waiting.request_backfill_from(from(8)));
-        assert_eq!(waiting.next(), Some(QueueItem::Read(from(8))));
+        assert_eq!(waiting.next(), Some(QueueItem::Backfill(from(8))));
     }
 
     /// A worker that ends after its idle time loses no job that is added at the same moment.
@@ -277,7 +277,7 @@ mod tests {
             });
             let mut kept = 0;
             for number in 0..3 {
-                kept += i32::from(mailbox.enqueue(number, Some(Snowflake(1))) == EnqueueOutcome::Kept);
+                kept += i32::from(mailbox.enqueue(number, Some(Snowflake(1))) == EnqueueOutcome::Added);
                 tokio::task::yield_now().await;
             }
             assert_eq!(taken.await.ok(), Some(kept));
@@ -291,7 +291,7 @@ mod tests {
         assert!(wait().await.is_err());
         assert!(mailbox.request_backfill() && mailbox.request_backfill());
         assert!(wait().await.is_ok());
-        assert_eq!(mailbox.next().await, QueueItem::Read(None));
+        assert_eq!(mailbox.next().await, QueueItem::Backfill(None));
         assert!(wait().await.is_err(), "it was said twice and is done once");
     }
 }

@@ -45,14 +45,14 @@ impl PendingChecks {
 
     /// Returns the next check with its time.
     pub(super) fn next(&self) -> Option<(Instant, CheckKind)> {
-        self.0.iter().map(|(look, a_try)| (a_try.at, *look)).min()
+        self.0.iter().map(|(look, check)| (check.at, *look)).min()
     }
 
     /// Schedules a retry of a check that failed or was incomplete.
     pub(super) fn record_failure(&mut self, look: CheckKind, now: Instant) {
-        if let Some(a_try) = self.0.get_mut(&look) {
-            a_try.at = now + a_try.pause;
-            a_try.pause = (a_try.pause * 2).min(BACKOFF.1);
+        if let Some(check) = self.0.get_mut(&look) {
+            check.at = now + check.pause;
+            check.pause = (check.pause * 2).min(BACKOFF.1);
         }
     }
 

@@ -104,7 +104,7 @@ impl Inner {
         let home = timeout_at(begun_by, self.parent_channel(at)).await.ok()?.ok()?;
         let thread = (home != at).then_some(at);
         let (body, persona) =
-            (render::whole(message), Persona { name: webhook_display_name(name), avatar_url: None });
+            (render::message_body(message), Persona { name: webhook_display_name(name), avatar_url: None });
         let turn = Turn::new(render::priority(message), RATE_LIMIT_WAIT);
         for _ in 0..WEBHOOKS_MAX {
             // A webhook created just as this times out is found by the next lookup.

@@ -43,7 +43,7 @@ pub(super) struct BackfillTarget {
     /// Server, if known.
     pub(super) guild: Option<Snowflake>,
     /// True if the conversation is marked as inaccessible.
-    pub(super) is_shut: bool,
+    pub(super) is_inaccessible: bool,
 }
 
 impl BackfillTarget {
@@ -54,11 +54,11 @@ impl BackfillTarget {
 
 impl BackfillScope {
     /// True if the scope includes the conversation. A conversation of an unknown server may be in any server.
-    fn holds(self, spot: &BackfillTarget) -> bool {
+    fn includes(self, target: &BackfillTarget) -> bool {
         match self {
             Self::All => true,
-            Self::Guild(guild) => spot.guild.is_none_or(|at| at == guild),
-            Self::Channel(channel) => spot.channel() == channel || spot.id == channel,
+            Self::Guild(guild) => target.guild.is_none_or(|at| at == guild),
+            Self::Channel(channel) => target.channel() == channel || target.id == channel,
         }
     }
 }
@@ -108,7 +108,7 @@ struct ChannelProbe {
     first: Snowflake,
     /// Remaining accessible conversations, then remaining inaccessible ones.
     open: Vec<Snowflake>,
-    shut: Vec<Snowflake>,
+    inaccessible: Vec<Snowflake>,
     refused: usize,
     until: Duration,
 }
@@ -119,7 +119,7 @@ pub(super) struct BackfillActions {
     /// Conversations to be read.
     pub(super) read: Vec<Snowflake>,
     /// Conversations to be marked inaccessible without a request; left to slow retries.
-    pub(super) shut: Vec<Snowflake>,
+    pub(super) inaccessible: Vec<Snowflake>,
 }
 
 /// Pending backfills, and channels being tried.
@@ -127,9 +127,9 @@ pub(super) struct BackfillActions {
 pub(super) struct BackfillSchedule {
     wanted: BTreeMap<BackfillScope, PendingBackfill>,
     /// Pace of rounds after a session start or lost events, and of all other rounds.
-    paces: (RoundPacing, RoundPacing),
+    pacing: (RoundPacing, RoundPacing),
     /// Channels being tried, by id.
-    tries: BTreeMap<Snowflake, ChannelProbe>,
+    probes: BTreeMap<Snowflake, ChannelProbe>,
     /// Conversations marked inaccessible without a request, by channel.
     assumed: BTreeMap<Snowflake, Vec<Snowflake>>,
     rounds: usize,
@@ -146,25 +146,25 @@ impl BackfillSchedule {
 
     /// Records a new message. Returns true if the conversation must be read first, since missed messages are
     /// older.
-    pub(super) fn on_message(&mut self, spot: &BackfillTarget) -> bool {
-        let mut is_first = spot.is_shut;
+    pub(super) fn on_message(&mut self, target: &BackfillTarget) -> bool {
+        let mut is_first = target.is_inaccessible;
         for (scope, wanted) in &mut self.wanted {
-            is_first |= scope.holds(spot) && wanted.read.insert(spot.id);
+            is_first |= scope.includes(target) && wanted.read.insert(target.id);
         }
-        for a_try in self.tries.values_mut() {
-            let before = a_try.open.len() + a_try.shut.len();
-            a_try.open.retain(|id| *id != spot.id);
-            a_try.shut.retain(|id| *id != spot.id);
-            is_first |= a_try.open.len() + a_try.shut.len() < before;
+        for probe in self.probes.values_mut() {
+            let before = probe.open.len() + probe.inaccessible.len();
+            probe.open.retain(|id| *id != target.id);
+            probe.inaccessible.retain(|id| *id != target.id);
+            is_first |= probe.open.len() + probe.inaccessible.len() < before;
         }
         is_first
     }
 
     fn due_of(&self, scope: BackfillScope, wanted: &PendingBackfill) -> Duration {
         match scope {
-            BackfillScope::All => wanted.first.max(self.paces.0.next()),
+            BackfillScope::All => wanted.first.max(self.pacing.0.next()),
             BackfillScope::Guild(_) | BackfillScope::Channel(_) => {
-                (wanted.last + QUIET_PERIOD.0).min(wanted.first + QUIET_PERIOD.1).max(self.paces.1.next())
+                (wanted.last + QUIET_PERIOD.0).min(wanted.first + QUIET_PERIOD.1).max(self.pacing.1.next())
             }
         }
     }
@@ -172,14 +172,14 @@ impl BackfillSchedule {
     /// Returns the time of the next action, unless an event comes first.
     pub(super) fn due(&self) -> Option<Duration> {
         let wanted = self.wanted.iter().map(|(scope, wanted)| self.due_of(*scope, wanted));
-        wanted.chain(self.tries.values().map(|a_try| a_try.until)).min()
+        wanted.chain(self.probes.values().map(|probe| probe.until)).min()
     }
 
     /// Returns the actions for these bound conversations that are due now.
     pub(super) fn due_actions(&mut self, now: Duration, bound: &[BackfillTarget]) -> BackfillActions {
         let mut todo = BackfillActions::default();
-        for a_try in self.tries.extract_if(.., |_, a_try| a_try.until <= now).map(|(_, a_try)| a_try) {
-            todo.read.extend(a_try.open);
+        for probe in self.probes.extract_if(.., |_, probe| probe.until <= now).map(|(_, probe)| probe) {
+            todo.read.extend(probe.open);
         }
         let is_due = |(scope, wanted): (&BackfillScope, &PendingBackfill)| {
             (self.due_of(*scope, wanted) <= now).then_some(*scope)
@@ -191,36 +191,38 @@ impl BackfillSchedule {
         self.wanted.retain(|scope, _| !due.contains(scope));
         self.rounds += 1;
         if due.contains(&BackfillScope::All) {
-            self.paces.0.record_round(now);
+            self.pacing.0.record_round(now);
         }
         if due.iter().any(|scope| *scope != BackfillScope::All) {
-            self.paces.1.record_round(now);
+            self.pacing.1.record_round(now);
         }
-        let meant = bound.iter().filter(|spot| due.iter().any(|scope| scope.holds(spot)));
+        let meant = bound.iter().filter(|target| due.iter().any(|scope| scope.includes(target)));
         let mut channels: BTreeMap<Snowflake, (Vec<Snowflake>, Vec<Snowflake>)> = BTreeMap::new();
-        for spot in meant {
-            let (open, shut) = channels.entry(spot.channel()).or_default();
-            if spot.is_shut { shut.push(spot.id) } else { open.push(spot.id) }
+        for target in meant {
+            let (open, inaccessible) = channels.entry(target.channel()).or_default();
+            if target.is_inaccessible { inaccessible.push(target.id) } else { open.push(target.id) }
         }
-        let (open, shut): (Vec<_>, Vec<_>) =
+        let (open, inaccessible): (Vec<_>, Vec<_>) =
             channels.into_iter().partition(|(_, (open, _))| !open.is_empty());
-        let turn = self.rounds.checked_rem(shut.len()).unwrap_or(0);
+        let turn = self.rounds.checked_rem(inaccessible.len()).unwrap_or(0);
         // Rotate the choice: the thread may be inaccessible, and not the channel.
-        let some_shut = shut.iter().cycle().skip(turn).take(INACCESSIBLE_MAX.min(shut.len())).map(
-            |(channel, (_, shut))| {
-                let mut shut = shut.clone();
-                let turn = self.rounds % shut.len();
-                shut.rotate_left(turn);
-                (*channel, (Vec::new(), shut))
-            },
-        );
+        let some_shut =
+            inaccessible.iter().cycle().skip(turn).take(INACCESSIBLE_MAX.min(inaccessible.len())).map(
+                |(channel, (_, inaccessible))| {
+                    let mut inaccessible = inaccessible.clone();
+                    let turn = self.rounds % inaccessible.len();
+                    inaccessible.rotate_left(turn);
+                    (*channel, (Vec::new(), inaccessible))
+                },
+            );
         let some_shut: Vec<_> = some_shut.collect();
-        for (channel, (mut open, mut shut)) in open.into_iter().chain(some_shut) {
-            let first = if open.is_empty() { shut.remove(0) } else { open.remove(0) };
+        for (channel, (mut open, mut inaccessible)) in open.into_iter().chain(some_shut) {
+            let first = if open.is_empty() { inaccessible.remove(0) } else { open.remove(0) };
             todo.read.push(first);
-            if !open.is_empty() || !shut.is_empty() {
-                let a_try = ChannelProbe { first, open, shut, refused: 0, until: now + PROBE_TIMEOUT };
-                self.tries.insert(channel, a_try);
+            if !open.is_empty() || !inaccessible.is_empty() {
+                let probe =
+                    ChannelProbe { first, open, inaccessible, refused: 0, until: now + PROBE_TIMEOUT };
+                self.probes.insert(channel, probe);
             }
         }
         todo
@@ -232,12 +234,12 @@ impl BackfillSchedule {
         &mut self,
         now: Duration,
         at: Snowflake,
-        came: BackfillOutcome,
+        outcome: BackfillOutcome,
     ) -> BackfillActions {
         let mut todo = BackfillActions::default();
-        let found = self.tries.iter().find(|(_, a_try)| a_try.first == at).map(|(channel, _)| *channel);
-        let Some((channel, mut a_try)) = found.and_then(|channel| self.tries.remove_entry(&channel)) else {
-            if came == BackfillOutcome::Read
+        let found = self.probes.iter().find(|(_, probe)| probe.first == at).map(|(channel, _)| *channel);
+        let Some((channel, mut probe)) = found.and_then(|channel| self.probes.remove_entry(&channel)) else {
+            if outcome == BackfillOutcome::Read
                 && let Some((_, others)) =
                     self.assumed.extract_if(.., |_, others| others.contains(&at)).next()
             {
@@ -246,23 +248,23 @@ impl BackfillSchedule {
             }
             return todo;
         };
-        a_try.refused += usize::from(came == BackfillOutcome::Refused);
-        if came == BackfillOutcome::Read {
+        probe.refused += usize::from(outcome == BackfillOutcome::Refused);
+        if outcome == BackfillOutcome::Read {
             self.assumed.remove(&channel);
-            todo.read = [a_try.open, a_try.shut].concat();
-        } else if a_try.refused < REFUSED_MAX && !a_try.open.is_empty() {
-            a_try.first = a_try.open.remove(0);
-            a_try.until = now + PROBE_TIMEOUT;
-            todo.read.push(a_try.first);
-            self.tries.insert(channel, a_try);
-        } else if came == BackfillOutcome::Refused {
-            todo.shut = a_try.open;
-            self.assumed.insert(channel, todo.shut.clone());
-        } else if !a_try.shut.is_empty() {
-            a_try.first = a_try.shut.remove(0);
-            a_try.until = now + PROBE_TIMEOUT;
-            todo.read.push(a_try.first);
-            self.tries.insert(channel, a_try);
+            todo.read = [probe.open, probe.inaccessible].concat();
+        } else if probe.refused < REFUSED_MAX && !probe.open.is_empty() {
+            probe.first = probe.open.remove(0);
+            probe.until = now + PROBE_TIMEOUT;
+            todo.read.push(probe.first);
+            self.probes.insert(channel, probe);
+        } else if outcome == BackfillOutcome::Refused {
+            todo.inaccessible = probe.open;
+            self.assumed.insert(channel, todo.inaccessible.clone());
+        } else if !probe.inaccessible.is_empty() {
+            probe.first = probe.inaccessible.remove(0);
+            probe.until = now + PROBE_TIMEOUT;
+            todo.read.push(probe.first);
+            self.probes.insert(channel, probe);
         }
         todo
     }

@@ -14,13 +14,18 @@ fn ids(ids: &[u64]) -> Vec<Snowflake> {
 }
 
 /// A thread of a channel.
-fn thread(id: u64, channel: u64, is_shut: bool) -> BackfillTarget {
-    BackfillTarget { id: Snowflake(id), parent: Some(Snowflake(channel)), guild: Some(GUILD), is_shut }
+fn thread(id: u64, channel: u64, is_inaccessible: bool) -> BackfillTarget {
+    BackfillTarget {
+        id: Snowflake(id),
+        parent: Some(Snowflake(channel)),
+        guild: Some(GUILD),
+        is_inaccessible,
+    }
 }
 
 /// Threads of one channel.
-fn threads(count: u64, is_shut: bool) -> Vec<BackfillTarget> {
-    (100..100 + count).map(|id| thread(id, 1, is_shut)).collect()
+fn threads(count: u64, is_inaccessible: bool) -> Vec<BackfillTarget> {
+    (100..100 + count).map(|id| thread(id, 1, is_inaccessible)).collect()
 }
 
 /// Simulation with readable and refused conversations; logs the backfills.
@@ -38,16 +43,16 @@ impl World {
 
     fn apply(&mut self, now: Duration, todo: BackfillActions, may: &dyn Fn(Snowflake) -> bool) {
         let mut next = vec![todo];
-        while let Some(BackfillActions { read, shut }) = next.pop() {
-            for spot in &mut self.bound {
-                spot.is_shut |= shut.contains(&spot.id);
+        while let Some(BackfillActions { read, inaccessible }) = next.pop() {
+            for target in &mut self.bound {
+                target.is_inaccessible |= inaccessible.contains(&target.id);
             }
             for id in read {
                 self.asked.push(id);
                 let came = if may(id) { BackfillOutcome::Read } else { BackfillOutcome::Refused };
                 self.refused += usize::from(came == BackfillOutcome::Refused);
-                for spot in self.bound.iter_mut().filter(|spot| spot.id == id) {
-                    spot.is_shut = came == BackfillOutcome::Refused;
+                for target in self.bound.iter_mut().filter(|target| target.id == id) {
+                    target.is_inaccessible = came == BackfillOutcome::Refused;
                 }
                 next.push(self.reads.record_outcome(now, id, came));
             }
@@ -99,14 +104,14 @@ fn d03_what_is_shut_costs_few_refusals() {
             world.reads.request_backfill(scope, s(second));
         }
         assert!(world.refused <= 40, "{scope:?}: {}", world.refused);
-        assert!(world.bound.iter().all(|spot| spot.is_shut));
+        assert!(world.bound.iter().all(|target| target.is_inaccessible));
         // Access is restored: one conversation shows this, and all are read.
         world.asked.clear();
         world.reads.request_backfill(scope, s(700));
         world.until(s(900), &|_| true);
         let read: BTreeSet<Snowflake> = world.asked.iter().copied().collect();
         assert_eq!(read.len(), 200, "{scope:?}");
-        assert!(world.bound.iter().all(|spot| !spot.is_shut));
+        assert!(world.bound.iter().all(|target| !target.is_inaccessible));
     }
 }
 
@@ -126,13 +131,17 @@ fn many_channels_that_are_shut_are_tried_a_few_at_a_time() {
 #[test]
 fn one_of_a_channel_is_read_before_the_others() {
     let bound = [thread(11, 1, false), thread(12, 1, false), thread(13, 1, true), thread(21, 2, false)];
-    let round = |read: &[u64]| BackfillActions { read: ids(read), shut: vec![] };
-    let shut = |shut: &[u64]| BackfillActions { read: vec![], shut: ids(shut) };
+    let round = |read: &[u64]| BackfillActions { read: ids(read), inaccessible: vec![] };
+    let inaccessible =
+        |inaccessible: &[u64]| BackfillActions { read: vec![], inaccessible: ids(inaccessible) };
     // Results of the first backfill, then of the second, with the resulting actions.
     for (steps, name) in [
         (vec![(11, BackfillOutcome::Read, round(&[12, 13]))], "it may be read"),
         (
-            vec![(11, BackfillOutcome::Refused, round(&[12])), (12, BackfillOutcome::Refused, shut(&[]))],
+            vec![
+                (11, BackfillOutcome::Refused, round(&[12])),
+                (12, BackfillOutcome::Refused, inaccessible(&[])),
+            ],
             "two are refused",
         ),
         (
@@ -183,7 +192,8 @@ fn h08_where_somebody_speaks_is_read_first_and_once() {
     assert!(!reads.on_message(&one), "nothing was missed");
     assert!(reads.on_message(&thread(13, 1, true)), "it was shut, and is heard");
     reads.request_backfill(BackfillScope::Channel(Snowflake(1)), s(0));
-    let spoke = |reads: &mut BackfillSchedule| [&one, &one, &elsewhere].map(|spot| reads.on_message(spot));
+    let spoke =
+        |reads: &mut BackfillSchedule| [&one, &one, &elsewhere].map(|target| reads.on_message(target));
     assert_eq!(spoke(&mut reads), [true, false, false]);
     reads.request_backfill(BackfillScope::Channel(Snowflake(1)), s(1));
     assert_eq!(spoke(&mut reads), [true, false, false], "it may have been missed again");
@@ -203,17 +213,18 @@ fn what_was_taken_to_be_shut_is_read_once_one_of_it_can_be() {
     world.until(s(60), &may);
     assert_eq!(world.asked, ids(&[100, 101]));
     // A slow retry, or a new message there.
-    world.apply(s(80), BackfillActions { read: ids(&[110]), shut: Vec::new() }, &may);
+    world.apply(s(80), BackfillActions { read: ids(&[110]), inaccessible: Vec::new() }, &may);
     world.asked.sort();
     assert_eq!(world.asked, ids(&(100..120).collect::<Vec<_>>()));
-    assert!(world.bound.iter().all(|spot| spot.is_shut != may(spot.id)));
+    assert!(world.bound.iter().all(|target| target.is_inaccessible != may(target.id)));
 }
 
 #[test]
 fn a_scope_holds_what_may_be_in_it() {
     let unknown = BackfillTarget { guild: None, ..thread(11, 1, false) };
-    let channel = BackfillTarget { id: Snowflake(1), parent: None, guild: Some(GUILD), is_shut: false };
-    for (scope, spot, want) in [
+    let channel =
+        BackfillTarget { id: Snowflake(1), parent: None, guild: Some(GUILD), is_inaccessible: false };
+    for (scope, target, want) in [
         (BackfillScope::All, unknown, true),
         (BackfillScope::Guild(GUILD), thread(11, 1, false), true),
         (BackfillScope::Guild(GUILD), unknown, true),
@@ -223,7 +234,7 @@ fn a_scope_holds_what_may_be_in_it() {
         (BackfillScope::Channel(Snowflake(2)), thread(11, 1, false), false),
         (BackfillScope::Channel(Snowflake(11)), thread(11, 1, false), true),
     ] {
-        assert_eq!(scope.holds(&spot), want, "{scope:?} {spot:?}");
+        assert_eq!(scope.includes(&target), want, "{scope:?} {target:?}");
     }
 }
 
@@ -232,11 +243,11 @@ proptest! {
     /// comes to rest.
     #[test]
     fn what_may_be_read_is_read_after_the_last_event(
-        shut in proptest::collection::vec(any::<bool>(), 12),
+        inaccessible in proptest::collection::vec(any::<bool>(), 12),
         denied in proptest::collection::vec(proptest::bool::weighted(0.2), 4),
         events in proptest::collection::vec((0_u64..20_000, 0_usize..3), 1..40),
     ) {
-        let bound: Vec<BackfillTarget> = (0..12).zip(&shut).map(|(n, shut)| thread(100 + n, n % 4, *shut && n % 3 > 0)).collect();
+        let bound: Vec<BackfillTarget> = (0..12).zip(&inaccessible).map(|(n, inaccessible)| thread(100 + n, n % 4, *inaccessible && n % 3 > 0)).collect();
         let may = |id: Snowflake| !denied[usize::try_from((id.0 - 100) % 4).unwrap_or(0)];
         let mut world = World::new(bound);
         let mut now = 0;
@@ -249,8 +260,8 @@ proptest! {
         }
         world.until(Duration::from_millis(now + 600_000), &may);
         prop_assert_eq!(world.reads.due(), None);
-        for spot in &world.bound {
-            prop_assert!(!may(spot.id) || world.asked.contains(&spot.id), "{:?}", spot);
+        for target in &world.bound {
+            prop_assert!(!may(target.id) || world.asked.contains(&target.id), "{:?}", target);
         }
     }
 }

@@ -55,8 +55,8 @@ impl EventLoop {
 
     /// True if a conversation needs a backfill before the new message is processed.
     pub(super) fn needs_backfill_first(&mut self, at: Snowflake) -> bool {
-        let spot = self.backfill_target(at, None);
-        self.schedule.on_message(&spot)
+        let target = self.backfill_target(at, None);
+        self.schedule.on_message(&target)
     }
 
     /// Returns whether a conversation is bound; `None` if unknown at the moment.
@@ -118,13 +118,13 @@ impl EventLoop {
         for ended in std::mem::take(&mut self.removed_scopes) {
             let all: Vec<(Snowflake, Option<Snowflake>)> = self.bindings.all().collect();
             for (id, parent) in all {
-                let spot = self.backfill_target(id, parent);
+                let target = self.backfill_target(id, parent);
                 let why = match ended {
                     RemovedScope::Channel(channel) if id == channel => "the channel was deleted",
-                    RemovedScope::Channel(channel) if spot.parent == Some(channel) => {
+                    RemovedScope::Channel(channel) if target.parent == Some(channel) => {
                         "its channel was deleted"
                     }
-                    RemovedScope::Guild(guild) if spot.guild == Some(guild) => {
+                    RemovedScope::Guild(guild) if target.guild == Some(guild) => {
                         "the bot was taken out of the server"
                     }
                     RemovedScope::Channel(_) | RemovedScope::Guild(_) => continue,
@@ -135,10 +135,10 @@ impl EventLoop {
     }
 
     fn backfill_target(&self, id: Snowflake, parent: Option<Snowflake>) -> BackfillTarget {
-        let is_shut = self.inner.cache.is_inaccessible(id);
+        let is_inaccessible = self.inner.cache.is_inaccessible(id);
         match self.inner.cache.location(id) {
-            Some(known) => BackfillTarget { id, parent: known.parent, guild: known.guild, is_shut },
-            None => BackfillTarget { id, parent, guild: None, is_shut },
+            Some(known) => BackfillTarget { id, parent: known.parent, guild: known.guild, is_inaccessible },
+            None => BackfillTarget { id, parent, guild: None, is_inaccessible },
         }
     }
 
@@ -147,20 +147,20 @@ impl EventLoop {
         if !self.bindings.is_known() {
             return;
         }
-        let spots: Vec<BackfillTarget> =
+        let targets: Vec<BackfillTarget> =
             self.bindings.all().map(|(id, parent)| self.backfill_target(id, parent)).collect();
-        let todo = self.schedule.due_actions(self.now(), &spots);
+        let todo = self.schedule.due_actions(self.now(), &targets);
         self.start_backfills(todo);
     }
 
     pub(super) fn start_backfills(&mut self, todo: BackfillActions) {
-        if !todo.shut.is_empty() {
+        if !todo.inaccessible.is_empty() {
             tracing::warn!(
-                conversations = todo.shut.len(),
+                conversations = todo.inaccessible.len(),
                 "the bot was refused in conversations of the same channel: these are looked at again now and then"
             );
         }
-        for id in todo.shut {
+        for id in todo.inaccessible {
             self.inner.cache.assume_inaccessible(id);
         }
         for id in todo.read {
@@ -170,9 +170,9 @@ impl EventLoop {
 
     /// Starts backfills of some inaccessible conversations, to find restored permissions.
     pub(super) fn retry_inaccessible(&mut self) {
-        let shut = self.inner.cache.inaccessible();
+        let inaccessible = self.inner.cache.inaccessible();
         if self.bindings.is_fresh(*self.binding_changes.borrow()) {
-            for id in shut
+            for id in inaccessible
                 .iter()
                 .filter(|id| self.bindings.has(**id, *self.binding_changes.borrow()) == Some(false))
             {
@@ -181,9 +181,9 @@ impl EventLoop {
         } else {
             self.read_bindings();
         }
-        let after = shut.range((Excluded(self.last_retried), Unbounded));
+        let after = inaccessible.range((Excluded(self.last_retried), Unbounded));
         let next: Vec<Snowflake> =
-            after.chain(shut.range(..=self.last_retried)).copied().take(RETRIED_MAX).collect();
+            after.chain(inaccessible.range(..=self.last_retried)).copied().take(RETRIED_MAX).collect();
         self.last_retried = next.last().copied().unwrap_or(Snowflake(0));
         for id in next {
             self.workers.request_backfill(&mut self.tasks, id);

@@ -374,18 +374,18 @@ async fn every_change_of_what_is_bound_is_told_before_it_is_known_to_be_one() {
     let other = binding_row(&key(), &conversation("d"));
     let again = other.clone();
     store.write("bind", move |tx| bindings::bind(tx, &other)).await.unwrap();
-    assert!(told() && matches!(inlet.lookup_binding(conversation("d")).await, BindingLookup::At(_)));
+    assert!(told() && matches!(inlet.lookup_binding(conversation("d")).await, BindingLookup::Bound(_)));
     store.write("bind", move |tx| bindings::bind(tx, &again)).await.unwrap_err();
     assert!(!told(), "it was not bound again");
     let mut pending = binding_row(&key(), &conversation("e"));
     pending.status = BindingStatus::Pending;
     let id = pending.binding_id;
     store.write("bind", move |tx| bindings::bind(tx, &pending)).await.unwrap();
-    assert!(told() && inlet.lookup_binding(conversation("e")).await == BindingLookup::Nowhere);
+    assert!(told() && inlet.lookup_binding(conversation("e")).await == BindingLookup::Unbound);
     store.write("activate", move |tx| bindings::activate(tx, id, "f", 5)).await.unwrap();
-    assert!(told() && matches!(inlet.lookup_binding(conversation("f")).await, BindingLookup::At(_)));
+    assert!(told() && matches!(inlet.lookup_binding(conversation("f")).await, BindingLookup::Bound(_)));
     store.write("end", |tx| bindings::end_all(tx, &key(), "enough")).await.unwrap();
-    assert!(told() && inlet.lookup_binding(conversation("f")).await == BindingLookup::Nowhere);
+    assert!(told() && inlet.lookup_binding(conversation("f")).await == BindingLookup::Unbound);
 }
 
 #[tokio::test]

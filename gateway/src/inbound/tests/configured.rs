@@ -95,7 +95,7 @@ async fn d15_what_the_configuration_binds_was_read_up_to_the_message_that_had_it
     fake.configure(ROOM);
     let inlet = super::inlet(&store, &fake);
     let mark = async || match inlet.lookup_binding(conversation("c")).await {
-        BindingLookup::At(place) => place.backfilled_through,
+        BindingLookup::Bound(place) => place.backfilled_through,
         other => panic!("{other:?}"),
     };
     // A kill between the transaction that makes the session and what follows.

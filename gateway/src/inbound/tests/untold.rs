@@ -125,7 +125,7 @@ async fn c14_a_reply_that_cannot_be_given_holds_up_nothing() {
         assert_eq!(soon("it again", inlet.offer(message("m2", "more"))).await, taken, "{mood:?}");
         assert_eq!(channel.said_in("c"), Vec::<String>::new(), "{mood:?}");
         let stop = CancellationToken::new();
-        let keeping = tokio::spawn(inlet.clone().keep(stop.clone()));
+        let keeping = tokio::spawn(inlet.clone().run_retries(stop.clone()));
         channel.mood.send_replace(Mood::Takes);
         nothing_is_left(&store).await;
         assert_eq!(channel.said_in("c"), [BUSY[0], BUSY[1], IDLE], "{mood:?}");
@@ -196,7 +196,7 @@ async fn what_nobody_serves_is_done_and_told_once_it_is_served() {
     let service = Arc::clone(&fake) as Arc<dyn Service>;
     let inlet = InboundService::new(store.clone(), channels.clone(), service, Metrics::default());
     let keeping = CancellationToken::new();
-    let kept = tokio::spawn(inlet.clone().keep(keeping.clone()));
+    let kept = tokio::spawn(inlet.clone().run_retries(keeping.clone()));
     assert!(matches!(inlet.offer(message("m1", "/acp cancel")).await, IntakeOutcome::Accepted(_)));
     assert!(channels.unregister(&adapter));
     assert!(matches!(inlet.offer(message("m2", "hello")).await, IntakeOutcome::Later { .. }));
