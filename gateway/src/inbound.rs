@@ -148,7 +148,7 @@ impl InboundService {
         let taking = async move {
             let _permit = permit;
             // If the caller goes away, the retry loop sends the reply.
-            let (at, by_caller) = (inbound.conversation.clone(), inner.is_replied_by_caller(&inbound));
+            let (at, by_caller) = (inbound.conversation.clone(), inner.is_reply_by_caller(&inbound));
             match inner.process(inbound).await {
                 Ok(outcome) => {
                     let reply_task = async move { inner.flush_replies(&at).await };
@@ -253,7 +253,7 @@ impl Inner {
             None => self.execute(&row.inbound, row.files).await?,
         };
         // From here on the message is accepted; its row stays until the reply is sent or cannot be sent.
-        let caller_tells = self.is_replied_by_caller(&inbound);
+        let caller_tells = self.is_reply_by_caller(&inbound);
         let (said, kept) = (row.inbound.clone(), outcome.clone());
         let record = move |tx: &crate::store::Tx<'_>| inbox::record(tx, &said, &kept, caller_tells);
         // Registered before the commit, so that the reply task finds the entry.

@@ -4,7 +4,7 @@ use crate::agents::Agents;
 use crate::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
 use crate::bindings::configured::may_unbind;
 use crate::bindings::{SessionBindingService, UnbindTarget};
-use crate::channel::{Channels, Health};
+use crate::channel::{ChannelHealth, Channels};
 use crate::config::load::Loaded;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
@@ -290,8 +290,12 @@ impl Local {
     }
 
     fn accounts(&self) -> Vec<AccountView> {
-        let view =
-            |((channel, account), Health { ok, details, .. })| AccountView { channel, account, ok, details };
+        let view = |((channel, account), ChannelHealth { ok, details, .. })| AccountView {
+            channel,
+            account,
+            ok,
+            details,
+        };
         self.channels.health().into_iter().map(view).collect()
     }
 

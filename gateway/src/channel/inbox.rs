@@ -1,4 +1,4 @@
-//! Inbox port: the interface through which channels pass incoming events to the gateway.
+//! Inbound port: the interface through which channels pass incoming events to the gateway.
 
 use super::{Action, BoxFuture, ConversationRef, Inbound, Place};
 use std::any::Any;
@@ -11,10 +11,10 @@ pub trait InboundPort: Send + Sync + 'static {
     /// Passes in a message, a slash command or a click.
     fn offer(&self, message: Inbound) -> BoxFuture<'_, IntakeOutcome>;
 
-    /// Records that the holder of the [`ReplyReservation`] has replied to the user, or that no reply was due; the
-    /// gateway then sends none. `answer` is a reply with buttons that remains in the conversation as a
-    /// message; the buttons are removed once obsolete. Returns false if the store failed: keep the reservation and
-    /// call again, or the gateway replies too.
+    /// Records that the holder of the [`ReplyReservation`] has replied to the user, or that no reply was due;
+    /// the gateway then sends none. `answer` is a reply with buttons that remains in the conversation as a
+    /// message; the buttons are removed once obsolete. Returns false if the store failed: keep the
+    /// reservation and call again, or the gateway replies too.
     fn mark_replied(&self, message: Inbound, answer: Option<PostedReply>) -> BoxFuture<'_, bool>;
 
     /// Commits an interaction that the caller replies to ([`Answer::ByCaller`](super::Answer::ByCaller)),
@@ -60,9 +60,9 @@ pub trait InboundPort: Send + Sync + 'static {
     fn lookup_binding(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup>;
 
     /// Returns a counter of binding changes. Each change increments the counter before the caller that made
-    /// the change gets a response. Read the counter before a call of [`InboundPort::bound_conversations`]: the result is valid as
-    /// long as the counter is unchanged. A binding that is being committed at that moment increments the
-    /// counter right after.
+    /// the change gets a response. Read the counter before a call of [`InboundPort::bound_conversations`]:
+    /// the result is valid as long as the counter is unchanged. A binding that is being committed at that
+    /// moment increments the counter right after.
     fn binding_change_counter(&self) -> watch::Receiver<u64>;
 
     /// Records that all messages of a conversation up to this id were passed in and accepted without a gap:
@@ -128,8 +128,8 @@ pub enum ReserveOutcome {
 }
 
 /// Reservation of the reply to a committed interaction. The holder replies and records the reply
-/// ([`InboundPort::mark_replied`]). After the reservation is dropped, the gateway does the remaining work and replies in the
-/// conversation.
+/// ([`InboundPort::mark_replied`]). After the reservation is dropped, the gateway does the remaining work and
+/// replies in the conversation.
 #[derive(Debug)]
 pub struct ReplyReservation {
     pub(crate) is_new: bool,

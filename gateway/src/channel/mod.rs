@@ -37,7 +37,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Boxed future of a response by a channel or by the inbox.
+/// Boxed future of a response by a channel or by the inbound port.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Channel adapter. Adapters make no decisions: they send messages in the order of the calls, report each
@@ -191,8 +191,9 @@ pub trait ChannelAdapter: Send + Sync + 'static {
         Box::pin(async { EditOutcome::Gone { why: "messages here cannot be changed".to_owned() } })
     }
 
-    /// Passes incoming events to the inbox until the future is dropped at shutdown. Called once, after all
-    /// inbox rows left by earlier processes are taken up. A channel without event intake keeps the default.
+    /// Passes incoming events to the inbound port until the future is dropped at shutdown. Called once, after
+    /// all inbox rows left by earlier processes are taken up. A channel without event intake keeps the
+    /// default.
     fn listen(&self, inbox: Arc<dyn InboundPort>) -> BoxFuture<'_, ()> {
         drop(inbox);
         Box::pin(std::future::ready(()))
@@ -245,8 +246,9 @@ pub struct Outgoing {
     /// text if a lookup compares texts ([`Outgoing::tagged`]); unused by channels that identify messages by
     /// nonce (H12).
     pub tag: Option<String>,
-    /// Name of the speaker, shown if the channel supports names ([`ChannelAdapter::has_personas`]). Otherwise, or if
-    /// refused, the message is sent like any other. In a lookup: the message may have been sent under a name.
+    /// Name of the speaker, shown if the channel supports names ([`ChannelAdapter::has_personas`]).
+    /// Otherwise, or if refused, the message is sent like any other. In a lookup: the message may have been
+    /// sent under a name.
     pub persona: Option<String>,
     /// Attached files in order. A lookup gets the files too: their number and sizes distinguish the message
     /// from another one with the same text.

@@ -25,7 +25,7 @@ impl Commands {
             }
             Ok(ResolvedCommand { session_key, answer: None, elsewhere: false })
         };
-        let key = self.resolved(context, decide).await?.session_key;
+        let key = self.resolve_once(context, decide).await?.session_key;
         let at = context.inbound.conversation.clone();
         let request = BindRequest {
             session_key: key.clone(),
@@ -117,7 +117,7 @@ impl Commands {
             let session_key = self.resolve_session(context, target, Who::Binder).await?;
             Ok(ResolvedCommand { session_key, answer: None, elsewhere: false })
         };
-        let session = self.resolved(context, decide).await?.session_key;
+        let session = self.resolve_once(context, decide).await?.session_key;
         let root = message_idempotency_key(context.inbound)?;
         let (key, at) = (session.clone(), context.inbound.conversation.clone());
         let done = self.store.write("binding_window", move |tx| {

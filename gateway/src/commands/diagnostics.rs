@@ -196,7 +196,8 @@ fn status_text(
 /// Describes an agent by its own `initialize` response: name, version, capabilities.
 fn agent_text(info: &str) -> Option<String> {
     let info: Value = serde_json::from_str(info).ok()?;
-    let words = ["name", "version"].map(|it| info["agentInfo"][it].as_str().map(short).unwrap_or_default());
+    let words =
+        ["name", "version"].map(|it| info["agentInfo"][it].as_str().map(one_line).unwrap_or_default());
     let mut abilities = Vec::new();
     collect_capabilities("", &info["agentCapabilities"], &mut abilities);
     abilities.truncate(CAPABILITIES_MAX);
@@ -338,7 +339,9 @@ fn install_text(status: &StatusView, views: &[AgentView], policy: &Policy) -> St
     }
     let missing = views.iter().filter(|view| !view.installed && view.allowed);
     let notes: Vec<String> = missing
-        .map(|view| format!("\n   - {}: {}", view.name, view.note.as_deref().map(short).unwrap_or_default()))
+        .map(|view| {
+            format!("\n   - {}: {}", view.name, view.note.as_deref().map(one_line).unwrap_or_default())
+        })
         .collect();
     if notes.is_empty() {
         steps.push("Every agent that is known and allowed is installed.".to_owned());

@@ -67,8 +67,8 @@ impl DeliveryWorker {
         Ok(cleanup)
     }
 
-    /// Like `update_stale_buttons`, before pending parts are sent, which wait for it: stops at the first message that
-    /// needs a retry. Returns true if a separate message became pending.
+    /// Like `update_stale_buttons`, before pending parts are sent, which wait for it: stops at the first
+    /// message that needs a retry. Returns true if a separate message became pending.
     pub(super) async fn update_stale_buttons_before_send(
         &self,
         binding: &BindingRow,

@@ -136,7 +136,8 @@ impl InboundService {
         kept
     }
 
-    /// See [`crate::channel::InboundPort::withdraw`]. Runs in the conversation queue, after a message in progress.
+    /// See [`crate::channel::InboundPort::withdraw`]. Runs in the conversation queue, after a message in
+    /// progress.
     pub(super) async fn withdraw_interaction(&self, message: Inbound) -> bool {
         let lock = self.inner.conversation_lock(&message.conversation);
         let turn = lock.lock().await;
@@ -190,7 +191,7 @@ impl InboundService {
 
 impl Inner {
     /// True if the message's adapter sends the response and still holds the reservation.
-    pub(super) fn is_replied_by_caller(&self, inbound: &Inbound) -> bool {
+    pub(super) fn is_reply_by_caller(&self, inbound: &Inbound) -> bool {
         inbound.answer == inbox::Answer::ByCaller && self.reservations.is_held(inbound)
     }
 }

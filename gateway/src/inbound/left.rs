@@ -224,7 +224,7 @@ impl Inner {
             let Ok(rows) = untold else { return settled };
             let (is_page, before) = (rows.len() as u64 == BATCH_ROWS, settled);
             for (row, outcome) in rows {
-                if self.is_replied_by_caller(&row.inbound) {
+                if self.is_reply_by_caller(&row.inbound) {
                     continue;
                 }
                 let (message_id, around) = (row.inbound.message_id.clone(), span(&row.inbound));

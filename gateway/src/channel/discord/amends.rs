@@ -192,7 +192,7 @@ impl ConversationWorker {
         tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
     }
 
-    /// Reports an event of the conversation to the inbox.
+    /// Reports an event of the conversation to the inbound port.
     pub(super) async fn report_event(&self, change: ConversationEvent) -> ConversationEventOutcome {
         let at = self.inner.at(self.channel, None);
         let change = || self.inbox.on_conversation_event(at.clone(), change.clone());

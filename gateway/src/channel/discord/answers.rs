@@ -20,12 +20,12 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// once.
 pub(super) const PENDING_RETRIES_MAX: usize = 32;
 
-/// Pending reply to an interaction. With a reservation: the result. Without: a notice that the gateway will process
-/// the interaction later and then reply in the conversation.
+/// Pending reply to an interaction. With a reservation: the result. Without: a notice that the gateway will
+/// process the interaction later and then reply in the conversation.
 pub(super) struct PendingResponse {
     /// Reservation: while held, no other task processes the interaction or replies.
     reservation: Option<ReplyReservation>,
-    /// The interaction as passed to the inbox.
+    /// The interaction as passed to the inbound port.
     message: Inbound,
     /// Content of the reply.
     pub(super) said: CallerReply,

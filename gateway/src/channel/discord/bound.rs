@@ -35,7 +35,7 @@ impl BindingCache {
     }
 
     /// Returns whether a conversation is bound; `None` if a binding may have been added since the snapshot. A
-    /// binding may also have ended since; the inbox then reports this to the caller.
+    /// binding may also have ended since; the inbound port then reports this to the caller.
     pub(super) fn has(&self, at: Snowflake, changes: u64) -> Option<bool> {
         match self.places.contains_key(&at) {
             true => Some(true),

@@ -259,7 +259,7 @@ impl ConversationWorker {
             }
             ConversationJob::Edited(edit) => self.on_message_edited(edit).await,
             ConversationJob::Deleted(id) => self.on_message_deleted(id).await,
-            ConversationJob::Thread(shelf) => self.on_archive_state(&shelf).await,
+            ConversationJob::Thread(archive) => self.on_archive_state(&archive).await,
             ConversationJob::Gone(why) => {
                 self.pending_checks = PendingChecks::default();
                 self.on_conversation_gone(why).await;

@@ -33,8 +33,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Runs the event loop until dropped.
 pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn InboundPort>) {
-    let line = EventConnection::connect(&inner);
-    EventLoop::new(inner, inbox).run(line).await;
+    let connection = EventConnection::connect(&inner);
+    EventLoop::new(inner, inbox).run(connection).await;
 }
 
 /// Interaction of a person who waits for a response.
@@ -88,27 +88,27 @@ impl EventLoop {
         }
     }
 
-    async fn run(mut self, mut line: EventConnection) {
+    async fn run(mut self, mut connection: EventConnection) {
         let inner = Arc::clone(&self.inner);
         let mut reloads = self.inner.settings.subscribe();
         // The settings may have changed since the connection was opened.
         reloads.mark_changed();
         self.tasks.spawn(registration::run(Arc::clone(&inner)));
-        let mut look = tokio::time::interval(RETRY_INTERVAL);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut retry_timer = tokio::time::interval(RETRY_INTERVAL);
+        retry_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             while self.tasks.try_join_next().is_some() {}
             let due = self.next_round_at();
             tokio::select! {
                 biased;
                 // The sender lives as long as `self`.
-                _ = reloads.changed() => self.apply_settings(&mut line).await,
+                _ = reloads.changed() => self.apply_settings(&mut connection).await,
                 Some(Ok(snapshot)) = self.binding_reads.join_next() => self.on_bindings_read(snapshot),
                 Ok(()) = self.binding_changes.changed() => self.read_bindings(),
                 events = inner.cache.next_events() => self.on_cache_events(events),
-                event = line.next() => self.on_event(event),
+                event = connection.next() => self.on_event(event),
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.start_due_backfills(),
-                _ = look.tick() => self.retry_inaccessible(),
+                _ = retry_timer.tick() => self.retry_inaccessible(),
             }
         }
     }
@@ -122,18 +122,18 @@ impl EventLoop {
     /// Applies a configuration reload. A changed token requires a new connection, and a permanent failure is
     /// retried, since the cause may have been fixed (D7). Events of the old connection are processed first:
     /// Discord does not repeat clicks, commands and edits.
-    async fn apply_settings(&mut self, line: &mut EventConnection) {
+    async fn apply_settings(&mut self, connection: &mut EventConnection) {
         let inner = Arc::clone(&self.inner);
-        if line.is_unusable_with(&inner.settings().token) || inner.connection_health.has_failed() {
-            line.close();
-            while let Some(event) = line.drain().await {
+        if connection.is_unusable_with(&inner.settings().token) || inner.connection_health.has_failed() {
+            connection.close();
+            while let Some(event) = connection.drain().await {
                 self.on_event(event);
             }
             tracing::info!(account = inner.account, "the connection to Discord is begun anew");
             inner.connection_health.mark_connecting();
             inner.cache.set_connected(Some(false));
             inner.registration.reset();
-            *line = EventConnection::connect(&inner);
+            *connection = EventConnection::connect(&inner);
         } else {
             inner.registration.notify();
         }
@@ -144,9 +144,9 @@ impl EventLoop {
         for channel in events.deleted {
             self.on_conversation_gone(channel, "Discord does not know it any more");
         }
-        for (channel, came) in events.backfills {
-            let todo = self.schedule.record_outcome(self.now(), channel, came);
-            self.start_backfills(todo);
+        for (channel, outcome) in events.backfills {
+            let actions = self.schedule.record_outcome(self.now(), channel, outcome);
+            self.start_backfills(actions);
         }
     }
 

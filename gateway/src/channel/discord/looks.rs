@@ -77,8 +77,8 @@ impl Inner {
         }
         let (era, last_ms) = (self.cache.stream_epoch(), self.cache.last_message_ms(at));
         // The conversation worker handles unarchiving, in the order of events.
-        if let Some(shelf) = self.fetch_archive_state(at).await?
-            && self.is_archived_by_person(at, &shelf)
+        if let Some(archive) = self.fetch_archive_state(at).await?
+            && self.is_archived_by_person(at, &archive)
             // A new message has unarchived the thread.
             && self.cache.last_message_ms(at) == last_ms
         {
@@ -94,10 +94,10 @@ impl Inner {
         Ok(ArchiveState::of(&channel))
     }
 
-    fn is_archived_by_person(&self, at: Snowflake, shelf: &ArchiveState) -> bool {
-        let last = shelf.last.map(Snowflake::made_at_ms).max(self.cache.last_message_ms(at));
+    fn is_archived_by_person(&self, at: Snowflake, archive: &ArchiveState) -> bool {
+        let last = archive.last.map(Snowflake::made_at_ms).max(self.cache.last_message_ms(at));
         // Unknown: Discord archives far more often than people do, and the next answer unarchives the thread.
-        last.is_some_and(|last_ms| shelf.is_archived_by_person(last_ms, now_ms()))
+        last.is_some_and(|last_ms| archive.is_archived_by_person(last_ms, now_ms()))
     }
 }
 
@@ -119,7 +119,7 @@ impl ConversationWorker {
             () = something => return Ok(CheckOutcome::Interrupted),
         };
         match looked {
-            Ok(Some(shelf)) => self.apply_archive_state(&shelf).await,
+            Ok(Some(archive)) => self.apply_archive_state(&archive).await,
             Ok(None) => {}
             Err(fault) => {
                 // The archive state known before is no longer reliable.
@@ -132,32 +132,32 @@ impl ConversationWorker {
     }
 
     /// Handles an event about the archive state of the thread.
-    pub(super) async fn on_archive_state(&mut self, shelf: &ArchiveState) {
-        if shelf.is_archived && self.inner.cache.last_message_ms(self.channel).is_none() {
+    pub(super) async fn on_archive_state(&mut self, archive: &ArchiveState) {
+        if archive.is_archived && self.inner.cache.last_message_ms(self.channel).is_none() {
             // The time of the last activity is unknown, and only a check can tell who archived the thread.
             // Until then no message is sent.
             self.inner.cache.invalidate_archive_state(self.channel);
             return self.pending_checks.schedule(CheckKind::Thread, Instant::now());
         }
         // A pending check remains: this event may be older than the reason for the check.
-        self.apply_archive_state(shelf).await;
+        self.apply_archive_state(archive).await;
     }
 
-    async fn apply_archive_state(&self, shelf: &ArchiveState) {
+    async fn apply_archive_state(&self, archive: &ArchiveState) {
         let at = self.channel;
-        let by_person = self.inner.is_archived_by_person(at, shelf);
-        if let (false, Some(taken_out_ms)) = (shelf.is_archived, shelf.changed_ms) {
+        let by_person = self.inner.is_archived_by_person(at, archive);
+        if let (false, Some(taken_out_ms)) = (archive.is_archived, archive.changed_ms) {
             // Inactivity counts from the unarchiving on.
             self.inner.cache.record_message(at, Snowflake::from_ms(taken_out_ms));
         }
         self.inner.rest.put_away(at, by_person);
-        let change = if shelf.is_archived {
+        let change = if archive.is_archived {
             ConversationEvent::Archived { by_person }
         } else {
             ConversationEvent::Unarchived
         };
         let changed = self.report_event(change).await;
-        tracing::debug!(thread_id = %at, ?shelf, ?changed, "a thread is put away or taken out");
+        tracing::debug!(thread_id = %at, shelf = ?archive, ?changed, "a thread is put away or taken out");
     }
 }
 
@@ -211,10 +211,10 @@ mod tests {
             (HOUR_MS / 2, None, true, HOUR_MS, false),
         ] {
             let last_ms = NOON_MS - silent_ms;
-            let shelf = ArchiveState::of(&channel(last_ms, at, archived)).unwrap();
-            let seen = shelf.is_archived_by_person(last_ms, NOON_MS + looked_after_ms);
+            let archive = ArchiveState::of(&channel(last_ms, at, archived)).unwrap();
+            let seen = archive.is_archived_by_person(last_ms, NOON_MS + looked_after_ms);
             assert_eq!(seen, want, "{silent_ms} {at:?} {archived} {looked_after_ms}");
-            assert_eq!(shelf.last, Some(Snowflake::from_ms(last_ms)));
+            assert_eq!(archive.last, Some(Snowflake::from_ms(last_ms)));
         }
         let text: model::Channel = serde_json::from_value(json!({"id": "1", "type": 0})).unwrap();
         assert_eq!(ArchiveState::of(&text), None);

@@ -204,7 +204,7 @@ impl Inner {
     /// longer than temporary ones.
     fn record_webhook_error(&self, channel: Snowflake, missing: &WebhookError) {
         match missing {
-            WebhookError::Fault(fault) if fault.meaning().is_some_and(stays) => {
+            WebhookError::Fault(fault) if fault.meaning().is_some_and(is_permanent) => {
                 self.cache.deny(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,

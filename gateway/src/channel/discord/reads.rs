@@ -177,16 +177,16 @@ impl BackfillSchedule {
 
     /// Returns the actions for these bound conversations that are due now.
     pub(super) fn due_actions(&mut self, now: Duration, bound: &[BackfillTarget]) -> BackfillActions {
-        let mut todo = BackfillActions::default();
+        let mut actions = BackfillActions::default();
         for probe in self.probes.extract_if(.., |_, probe| probe.until <= now).map(|(_, probe)| probe) {
-            todo.read.extend(probe.open);
+            actions.read.extend(probe.open);
         }
         let is_due = |(scope, wanted): (&BackfillScope, &PendingBackfill)| {
             (self.due_of(*scope, wanted) <= now).then_some(*scope)
         };
         let due: BTreeSet<BackfillScope> = self.wanted.iter().filter_map(is_due).collect();
         if due.is_empty() {
-            return todo;
+            return actions;
         }
         self.wanted.retain(|scope, _| !due.contains(scope));
         self.rounds += 1;
@@ -218,14 +218,14 @@ impl BackfillSchedule {
         let some_shut: Vec<_> = some_shut.collect();
         for (channel, (mut open, mut inaccessible)) in open.into_iter().chain(some_shut) {
             let first = if open.is_empty() { inaccessible.remove(0) } else { open.remove(0) };
-            todo.read.push(first);
+            actions.read.push(first);
             if !open.is_empty() || !inaccessible.is_empty() {
                 let probe =
                     ChannelProbe { first, open, inaccessible, refused: 0, until: now + PROBE_TIMEOUT };
                 self.probes.insert(channel, probe);
             }
         }
-        todo
+        actions
     }
 
     /// Records the result of a backfill. Returns the resulting actions for other conversations of the
@@ -236,7 +236,7 @@ impl BackfillSchedule {
         at: Snowflake,
         outcome: BackfillOutcome,
     ) -> BackfillActions {
-        let mut todo = BackfillActions::default();
+        let mut actions = BackfillActions::default();
         let found = self.probes.iter().find(|(_, probe)| probe.first == at).map(|(channel, _)| *channel);
         let Some((channel, mut probe)) = found.and_then(|channel| self.probes.remove_entry(&channel)) else {
             if outcome == BackfillOutcome::Read
@@ -244,29 +244,29 @@ impl BackfillSchedule {
                     self.assumed.extract_if(.., |_, others| others.contains(&at)).next()
             {
                 // The channel itself is accessible.
-                todo.read = others.into_iter().filter(|id| *id != at).collect();
+                actions.read = others.into_iter().filter(|id| *id != at).collect();
             }
-            return todo;
+            return actions;
         };
         probe.refused += usize::from(outcome == BackfillOutcome::Refused);
         if outcome == BackfillOutcome::Read {
             self.assumed.remove(&channel);
-            todo.read = [probe.open, probe.inaccessible].concat();
+            actions.read = [probe.open, probe.inaccessible].concat();
         } else if probe.refused < REFUSED_MAX && !probe.open.is_empty() {
             probe.first = probe.open.remove(0);
             probe.until = now + PROBE_TIMEOUT;
-            todo.read.push(probe.first);
+            actions.read.push(probe.first);
             self.probes.insert(channel, probe);
         } else if outcome == BackfillOutcome::Refused {
-            todo.inaccessible = probe.open;
-            self.assumed.insert(channel, todo.inaccessible.clone());
+            actions.inaccessible = probe.open;
+            self.assumed.insert(channel, actions.inaccessible.clone());
         } else if !probe.inaccessible.is_empty() {
             probe.first = probe.inaccessible.remove(0);
             probe.until = now + PROBE_TIMEOUT;
-            todo.read.push(probe.first);
+            actions.read.push(probe.first);
             self.probes.insert(channel, probe);
         }
-        todo
+        actions
     }
 }
 

@@ -41,8 +41,8 @@ impl World {
         Self { reads: BackfillSchedule::default(), bound, asked: Vec::new(), refused: 0 }
     }
 
-    fn apply(&mut self, now: Duration, todo: BackfillActions, may: &dyn Fn(Snowflake) -> bool) {
-        let mut next = vec![todo];
+    fn apply(&mut self, now: Duration, actions: BackfillActions, may: &dyn Fn(Snowflake) -> bool) {
+        let mut next = vec![actions];
         while let Some(BackfillActions { read, inaccessible }) = next.pop() {
             for target in &mut self.bound {
                 target.is_inaccessible |= inaccessible.contains(&target.id);
@@ -62,8 +62,8 @@ impl World {
     /// Runs the schedule up to a time.
     fn until(&mut self, end: Duration, may: &dyn Fn(Snowflake) -> bool) {
         while let Some(due) = self.reads.due().filter(|due| *due <= end) {
-            let todo = self.reads.due_actions(due, &self.bound.clone());
-            self.apply(due, todo, may);
+            let actions = self.reads.due_actions(due, &self.bound.clone());
+            self.apply(due, actions, may);
         }
     }
 }

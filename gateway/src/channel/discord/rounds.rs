@@ -149,21 +149,21 @@ impl EventLoop {
         }
         let targets: Vec<BackfillTarget> =
             self.bindings.all().map(|(id, parent)| self.backfill_target(id, parent)).collect();
-        let todo = self.schedule.due_actions(self.now(), &targets);
-        self.start_backfills(todo);
+        let actions = self.schedule.due_actions(self.now(), &targets);
+        self.start_backfills(actions);
     }
 
-    pub(super) fn start_backfills(&mut self, todo: BackfillActions) {
-        if !todo.inaccessible.is_empty() {
+    pub(super) fn start_backfills(&mut self, actions: BackfillActions) {
+        if !actions.inaccessible.is_empty() {
             tracing::warn!(
-                conversations = todo.inaccessible.len(),
+                conversations = actions.inaccessible.len(),
                 "the bot was refused in conversations of the same channel: these are looked at again now and then"
             );
         }
-        for id in todo.inaccessible {
+        for id in actions.inaccessible {
             self.inner.cache.assume_inaccessible(id);
         }
-        for id in todo.read {
+        for id in actions.read {
             self.workers.request_backfill(&mut self.tasks, id);
         }
     }
