@@ -4,7 +4,7 @@ use crate::agents::Agents;
 use crate::api::SOCKET;
 use crate::bots::DiscordAccounts;
 use crate::channel::console::Console;
-use crate::channel::{Channel, Channels, Inbox};
+use crate::channel::{ChannelAdapter, Channels, InboundPort};
 use crate::clock::Clock;
 use crate::config::load::LoadedConfig;
 use crate::config::reload::ReloadChanges;
@@ -16,7 +16,7 @@ use crate::forget;
 use crate::http::console::{self, ConsoleApi};
 use crate::http::server::ApiListener;
 use crate::http::{Api, ApiLimits, router};
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::integrity;
 use crate::live::LiveConfig;
 use crate::local::GatewayService;
@@ -78,7 +78,7 @@ pub(crate) struct GatewayReady {
 /// The state directory is in use, is a copy, or cannot be opened; the socket cannot be bound.
 pub(crate) async fn serve(
     settings: StartOptions,
-    mut channels: Vec<Arc<dyn Channel>>,
+    mut channels: Vec<Arc<dyn ChannelAdapter>>,
     mut signals: ServiceSignals,
     on_ready: impl FnOnce(GatewayReady) + Send,
 ) -> Result<(), Failure> {
@@ -102,7 +102,7 @@ pub(crate) async fn serve(
     all.add(channels.iter().cloned());
     let bots = DiscordAccounts::new(&live, all.clone(), stop.clone());
     let metrics = service.metrics.clone();
-    let inlet = Inlet::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
+    let inlet = InboundService::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let supervisor = service.supervisor.clone();
     let scrape = MetricsEndpoint { metrics, store: store.clone(), supervisor, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
@@ -195,7 +195,7 @@ async fn refuse_to_serve(
 
 /// Resumes work that was in progress before a restart, before new input is accepted. Returns the number of
 /// sessions.
-async fn resume_work(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure> {
+async fn resume_work(manager: &Manager, inlet: &InboundService) -> Result<usize, Failure> {
     let resumed = manager.resume().await?;
     match inlet.bindings().reconcile().await {
         Ok(found) => tracing::info!(?found, "bindings after a start"),
@@ -208,7 +208,7 @@ async fn resume_work(manager: &Manager, inlet: &Inlet) -> Result<usize, Failure>
 /// Spawns the background tasks. Returns, by name, the tasks that shutdown waits for.
 pub(crate) fn spawn_background_tasks(
     service: &GatewayService,
-    inlet: Inlet,
+    inlet: InboundService,
     channels: Channels,
     clock: Clock,
     stop: &CancellationToken,
@@ -225,14 +225,14 @@ pub(crate) fn spawn_background_tasks(
         ("answers", tokio::spawn(forget::expire_results(store.clone(), live.clone(), stop.clone()))),
         ("said", tokio::spawn(forget::expire_sent_messages(store.clone(), stop.clone()))),
         ("windows", tokio::spawn(reaping)),
-        ("bindings", tokio::spawn(inlet.bindings().clone().keep(stop.clone()))),
-        ("inbox", tokio::spawn(inlet.keep(stop.clone()))),
+        ("bindings", tokio::spawn(inlet.bindings().clone().run_retries(stop.clone()))),
+        ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
     ]
 }
 
 /// Passes a channel's incoming events to the inbox until `stop`.
-async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, stop: CancellationToken) {
+async fn listen(channel: Arc<dyn ChannelAdapter>, inbox: Arc<dyn InboundPort>, stop: CancellationToken) {
     tokio::select! {
         biased;
         () = stop.cancelled() => {}

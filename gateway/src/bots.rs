@@ -2,8 +2,12 @@
 //! tokens, D7), and stops a bot when its account is removed. A bot that cannot be served is logged and does
 //! not affect the others.
 
-use crate::channel::discord::{DISCORD, Discord, Settings};
-use crate::channel::{Channel, Channels, Inbox};
+use crate::channel::ChannelAdapter;
+use crate::channel::Channels;
+use crate::channel::InboundPort;
+use crate::channel::discord::AccountSettings;
+use crate::channel::discord::DISCORD;
+use crate::channel::discord::Discord;
 use crate::config::load::LoadedConfig;
 use crate::config::{self, Config};
 use crate::live::LiveConfig;
@@ -13,7 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Settings of every configured account, or the reason why the account cannot be served.
-type DesiredAccounts = BTreeMap<String, Result<Settings, String>>;
+type DesiredAccounts = BTreeMap<String, Result<AccountSettings, String>>;
 
 /// Running bots, kept in line with the live configuration.
 pub(crate) struct DiscordAccounts {
@@ -26,7 +30,7 @@ pub(crate) struct DiscordAccounts {
 struct RunningAccount {
     adapter: Discord,
     /// The adapter as it is registered.
-    channel: Arc<dyn Channel>,
+    channel: Arc<dyn ChannelAdapter>,
     cancel: CancellationToken,
     is_listening: bool,
 }
@@ -40,7 +44,7 @@ impl DiscordAccounts {
     }
 
     /// Reads incoming events and applies configuration changes until shutdown.
-    pub(crate) async fn serve(mut self, inbox: Arc<dyn Inbox>) {
+    pub(crate) async fn serve(mut self, inbox: Arc<dyn InboundPort>) {
         loop {
             for bot in self.bots.values_mut().filter(|bot| !bot.is_listening) {
                 bot.is_listening = true;
@@ -80,16 +84,16 @@ impl DiscordAccounts {
         }
     }
 
-    fn start_account(&mut self, id: &str, settings: Settings) -> Result<(), String> {
+    fn start_account(&mut self, id: &str, settings: AccountSettings) -> Result<(), String> {
         let before = self.bots.get(id);
         if let Some(bot) = before.filter(|bot| *bot.adapter.base() == settings.base) {
-            return bot.adapter.renew(settings).map_err(|error| error.to_string());
+            return bot.adapter.apply_settings(settings).map_err(|error| error.to_string());
         }
         // The replacement is created before the old bot is stopped.
         let adapter = Discord::new(id.to_owned(), settings).map_err(|error| error.to_string())?;
-        let channel = Arc::new(adapter.clone()) as Arc<dyn Channel>;
+        let channel = Arc::new(adapter.clone()) as Arc<dyn ChannelAdapter>;
         let registered = match before {
-            Some(bot) => self.channels.exchange(&bot.channel, Arc::clone(&channel)),
+            Some(bot) => self.channels.replace(&bot.channel, Arc::clone(&channel)),
             None => self.channels.register(Arc::clone(&channel)),
         };
         registered.map_err(|error| error.to_string())?;
@@ -110,7 +114,7 @@ impl DiscordAccounts {
     }
 }
 
-async fn listen(channel: Arc<dyn Channel>, inbox: Arc<dyn Inbox>, cancel: CancellationToken) {
+async fn listen(channel: Arc<dyn ChannelAdapter>, inbox: Arc<dyn InboundPort>, cancel: CancellationToken) {
     tokio::select! {
         biased;
         () = cancel.cancelled() => {}
@@ -124,10 +128,10 @@ fn desired_accounts(config: &Config) -> DesiredAccounts {
             binding.channel == DISCORD && (binding.account == *id || binding.account == "*")
         };
         let bound = config.bindings.iter().filter(of_account);
-        let configured = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
-        let settings = Settings::of(id, account, |name| std::env::var(name).ok());
+        let static_bindings = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
+        let settings = AccountSettings::of(id, account, |name| std::env::var(name).ok());
         let personas = config.channels.discord.personas_of(id);
-        (id.clone(), settings.map(|settings| Settings { configured, personas, ..settings }))
+        (id.clone(), settings.map(|settings| AccountSettings { static_bindings, personas, ..settings }))
     };
     config.channels.discord.accounts.iter().map(of).collect()
 }
@@ -191,7 +195,7 @@ mod tests {
                     conversation_id: "1".to_owned(),
                     parent_conversation_id: None,
                 };
-                assert_eq!(channels.serves(&at), want.contains(&id), "{id}: {text}");
+                assert_eq!(channels.has_adapter(&at), want.contains(&id), "{id}: {text}");
             }
             let of = |id: &str| bots.bots.get(id).map(|bot| (bot.channel.clone(), bot.cancel.clone()));
             (of("a"), of("b"))

@@ -2,9 +2,11 @@
 
 use crate::agents::Agents;
 use crate::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
+use crate::bindings::SessionBindingService;
+use crate::bindings::UnbindTarget;
 use crate::bindings::configured::may_unbind;
-use crate::bindings::{SessionBindingService, Unbind};
-use crate::channel::{Channels, Health};
+use crate::channel::ChannelHealth;
+use crate::channel::Channels;
 use crate::config::load::LoadedConfig;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;
@@ -146,8 +148,8 @@ impl Service for GatewayService {
                 may_unbind(&loaded, &row.conversation, &row.metadata)?;
             }
             let which = match binding {
-                Some(id) => Unbind::Binding(session.clone(), id),
-                None => Unbind::Session(session.clone()),
+                Some(id) => UnbindTarget::Binding(session.clone(), id),
+                None => UnbindTarget::Session(session.clone()),
             };
             let ended = bindings.unbind(which, &reason, key).await?;
             if ended.is_empty() {
@@ -294,8 +296,12 @@ impl GatewayService {
     }
 
     fn accounts(&self) -> Vec<AccountView> {
-        let view =
-            |((channel, account), Health { ok, details, .. })| AccountView { channel, account, ok, details };
+        let view = |((channel, account), ChannelHealth { ok, details, .. })| AccountView {
+            channel,
+            account,
+            ok,
+            details,
+        };
         self.channels.health().into_iter().map(view).collect()
     }
 

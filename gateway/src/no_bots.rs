@@ -1,6 +1,7 @@
 //! Replacement of the Discord bots in a build without Discord.
 
-use crate::channel::{Channels, Inbox};
+use crate::channel::Channels;
+use crate::channel::InboundPort;
 use crate::live::LiveConfig;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -18,5 +19,5 @@ impl DiscordAccounts {
     }
 
     /// Does nothing.
-    pub(crate) async fn serve(self, _: Arc<dyn Inbox>) {}
+    pub(crate) async fn serve(self, _: Arc<dyn InboundPort>) {}
 }

@@ -27,12 +27,12 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 /// Scope under which decisions are stored.
-const DECIDED: &str = "configured";
+const DECISION_SCOPE: &str = "configured";
 
 /// Decision for one message, with everything needed to repeat it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Plan {
+enum StaticBindingDecision {
     /// See [`StaticBindingAction::Withdraw`].
     Withdraw(RetiredSession),
     /// See [`StaticBindingAction::Bind`]; with the entry, and the key of the session to create.
@@ -41,7 +41,7 @@ enum Plan {
 
 /// Binds conversations according to the configuration. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct ConfiguredBindings {
+pub(crate) struct StaticBindings {
     store: Store,
     bindings: SessionBindingService,
     service: Arc<dyn Service>,
@@ -49,7 +49,7 @@ pub(crate) struct ConfiguredBindings {
     turn: Arc<Mutex<()>>,
 }
 
-impl ConfiguredBindings {
+impl StaticBindings {
     /// Creates the service.
     pub(crate) fn new(store: Store, bindings: SessionBindingService, service: Arc<dyn Service>) -> Self {
         Self { store, bindings, service, turn: Arc::default() }
@@ -70,7 +70,7 @@ impl ConfiguredBindings {
         let loaded = self.service.config();
         let (at, of, table) = (inbound.conversation.clone(), key.clone(), Arc::clone(&loaded));
         let before = self.store.read("configured", move |db| {
-            let before = commands::before::<Plan>(db, DECIDED, &of)?;
+            let before = commands::before::<StaticBindingDecision>(db, DECISION_SCOPE, &of)?;
             let table = &table.config.bindings;
             let due = before.is_none() && !is_routed && {
                 static_binding_action(table, &at, configured::read_conversation(db, table, &at)?.seen())
@@ -90,11 +90,11 @@ impl ConfiguredBindings {
         };
         match plan {
             None => Ok(None),
-            Some(Plan::Withdraw(done)) => {
+            Some(StaticBindingDecision::Withdraw(done)) => {
                 self.close(&done, key).await?;
                 Ok(None)
             }
-            Some(Plan::Bind { bind, entry, next }) => {
+            Some(StaticBindingDecision::Bind { bind, entry, next }) => {
                 self.bind(inbound, key, (bind, *entry, next)).await.map(Some)
             }
         }
@@ -106,24 +106,24 @@ impl ConfiguredBindings {
         inbound: &Inbound,
         key: &IdempotencyKey,
         loaded: Arc<LoadedConfig>,
-    ) -> Result<Option<Plan>, Failure> {
+    ) -> Result<Option<StaticBindingDecision>, Failure> {
         let (at, key) = (inbound.conversation.clone(), key.clone());
         let decided = self.store.write("configured_decide", move |tx| {
             let table = &loaded.config.bindings;
             let look = configured::read_conversation(tx, table, &at)?;
             let plan = match static_binding_action(table, &at, look.seen()) {
                 StaticBindingAction::Leave => return Ok(None),
-                StaticBindingAction::Withdraw(done) => Plan::Withdraw(done),
+                StaticBindingAction::Withdraw(done) => StaticBindingDecision::Withdraw(done),
                 StaticBindingAction::Bind(bind) => {
                     let entry = find_entry(table, &at).map(|found| found.entry.clone());
                     let Some((entry, next)) = entry.zip(look.next.clone()) else { return Ok(None) };
                     if let Some(row) = look.before(bind.after.as_ref()) {
                         bindings::end(tx, row.binding_id, "bound as configured")?;
                     }
-                    Plan::Bind { bind, entry: Box::new(entry), next }
+                    StaticBindingDecision::Bind { bind, entry: Box::new(entry), next }
                 }
             };
-            commands::run_once(tx, DECIDED, &key, || Ok(plan)).map(Some)
+            commands::run_once(tx, DECISION_SCOPE, &key, || Ok(plan)).map(Some)
         });
         Ok(decided.await?)
     }

@@ -4,7 +4,7 @@ pub use crate::metrics::ChannelMetric;
 
 /// Current health of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
+pub struct ChannelHealth {
     /// True if the account can receive and send.
     pub ok: bool,
     /// Description of the state and of the remedy for a problem. Contains no secret.

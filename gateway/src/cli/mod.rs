@@ -18,7 +18,7 @@ pub(crate) mod sessions;
 pub(crate) mod store;
 pub(crate) mod up;
 
-use crate::channel::Channel;
+use crate::channel::ChannelAdapter;
 use crate::client::GatewayClient;
 use crate::error::Failure;
 use acp_shared::codes::Code;
@@ -119,7 +119,7 @@ pub fn main() -> ExitCode {
 
 /// Like `main`; a gateway started by it has these channels in addition to the built-in ones.
 #[must_use]
-pub fn main_with(channels: Vec<Arc<dyn Channel>>) -> ExitCode {
+pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     crate::memory::configure_allocator();
     let args: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&args) {
@@ -154,7 +154,7 @@ fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
     ExitCode::from(Code::Usage.exit())
 }
 
-fn run(global: &GlobalArgs, verb: CliCommand, channels: Vec<Arc<dyn Channel>>, out: &mut Out) -> CliResult {
+fn run(global: &GlobalArgs, verb: CliCommand, channels: Vec<Arc<dyn ChannelAdapter>>, out: &mut Out) -> CliResult {
     match verb {
         CliCommand::Up(args) => service()?.block_on(up::run(global, &args, channels, out)),
         CliCommand::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),

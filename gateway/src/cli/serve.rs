@@ -1,7 +1,12 @@
 //! `serve`: the gateway in the foreground.
 
-use crate::app::{self, GatewayReady, Reload, ServiceSignals, SighupAction, StartOptions};
-use crate::channel::Channel;
+use crate::app;
+use crate::app::GatewayReady;
+use crate::app::Reload;
+use crate::app::ServiceSignals;
+use crate::app::SighupAction;
+use crate::app::StartOptions;
+use crate::channel::ChannelAdapter;
 use crate::cli::config::{ConfigArgs, read};
 use crate::cli::output::{CliError, CliResult, Out};
 use crate::cli::{GlobalArgs, inside, logging, usage};
@@ -121,7 +126,7 @@ struct ReadyLine<'a> {
 pub(crate) async fn run(
     global: &GlobalArgs,
     args: &ServeArgs,
-    channels: Vec<Arc<dyn Channel>>,
+    channels: Vec<Arc<dyn ChannelAdapter>>,
     out: &mut Out,
 ) -> CliResult {
     let settings = prepare(global, args, false)?;

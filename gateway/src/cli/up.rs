@@ -3,9 +3,13 @@
 //! the gateway is killed, the supervisor keeps running and the next `up` finds it.
 
 use crate::agents::Agents;
-use crate::app::{self, GatewayReady, ServiceSignals, SighupAction};
-use crate::channel::Channel;
-use crate::cli::agents::{agents_found_here, exe};
+use crate::app;
+use crate::app::GatewayReady;
+use crate::app::ServiceSignals;
+use crate::app::SighupAction;
+use crate::channel::ChannelAdapter;
+use crate::cli::agents::agents_found_here;
+use crate::cli::agents::exe;
 use crate::cli::config::environment;
 use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
@@ -76,7 +80,7 @@ struct UpReadyLine<'a> {
 pub(crate) async fn run(
     global: &GlobalArgs,
     args: &ServeArgs,
-    channels: Vec<Arc<dyn Channel>>,
+    channels: Vec<Arc<dyn ChannelAdapter>>,
     out: &mut Out,
 ) -> CliResult {
     let settings = prepare(global, args, true)?;

@@ -1,14 +1,24 @@
 //! Commands that list and answer permission requests.
 
-use super::{Asked, Commands, Meant, usage};
-use crate::core::command::{AnswerArgs, PermissionChoice};
-use crate::core::link::{AgentRequestKind, PermissionOption};
-use crate::core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
-use crate::core::project::actions::{ButtonSubject, resolution_line};
-use crate::core::project::{escape_name, quote_name};
+use crate::core::command::AnswerArgs;
+use crate::core::command::PermissionChoice;
+use crate::core::link::AgentRequestKind;
+use crate::core::link::PermissionOption;
+use crate::core::permission::NOT_PENDING;
+use crate::core::permission::kind_note;
+use crate::core::permission::parse_permission_id;
+use crate::core::permission::short_id;
+use crate::core::project::actions::ButtonSubject;
+use crate::core::project::actions::resolution_line;
+use crate::core::project::escape_name;
+use crate::core::project::quote_name;
+use super::CommandContext;
+use super::Commands;
+use super::ResolvedCommand;
+use super::usage;
 use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
 use crate::error::Failure;
-use crate::inbound::root_key;
+use crate::inbound::message_idempotency_key;
 use crate::store::inbox::Outcome;
 use crate::store::{buttons, permissions};
 use acp_shared::codes::Code;
@@ -18,7 +28,7 @@ use std::fmt::Write as _;
 
 /// Answered permission request and chosen option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Choice {
+pub(super) struct PermissionChoice {
     permission_id: String,
     option_id: String,
     /// Name of the option, as shown to people.
@@ -36,34 +46,37 @@ impl Commands {
         session: &SessionKey,
     ) -> Result<String, Failure> {
         let pending = self.service.pending_permissions(session).await?;
-        Ok(pending_text(&pending, self.router.reads_markdown(at)))
+        Ok(pending_text(&pending, self.router.renders_markdown(at)))
     }
 
     /// Resolves the request and the option of `/acp allow`, `deny` or `answer`.
-    pub(super) async fn choose(
+    pub(super) async fn choose_option(
         &self,
-        asked: Asked<'_>,
+        context: CommandContext<'_>,
         session: &SessionKey,
         args: &AnswerArgs,
-    ) -> Result<Choice, Failure> {
+    ) -> Result<PermissionChoice, Failure> {
         let pending = self.service.pending_permissions(session).await?;
-        let is_markdown = self.router.reads_markdown(&asked.inbound.conversation);
+        let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
         let row = match pick_permission(&pending, args.permission.as_deref()) {
             Ok(row) => row,
             Err(text) => {
-                let text =
-                    self.settled(session, args.permission.as_deref(), is_markdown).await?.unwrap_or(text);
+                let text = self
+                    .settled_text(session, args.permission.as_deref(), is_markdown)
+                    .await?
+                    .unwrap_or(text);
                 return Err(usage(text).detail(NOT_PENDING));
             }
         };
         let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
         let (at, about) =
-            (asked.inbound.conversation.clone(), ButtonSubject::Permission(row.permission_id()));
+            (context.inbound.conversation.clone(), ButtonSubject::Permission(row.permission_id()));
         let is_kept = self.store.read("question_shown", move |db| buttons::has_message_about(db, &at, &about)).await?;
         // The request may not be sent yet. In channels without edits a later notice shows the result.
-        let is_told = || self.router.never_changes(&asked.inbound.conversation);
-        let is_shown = is_kept || (is_told() && self.here(asked.inbound).await?.as_ref() == Some(session));
-        Ok(Choice {
+        let is_told = || self.router.has_no_edits(&context.inbound.conversation);
+        let is_shown =
+            is_kept || (is_told() && self.bound_session(context.inbound).await?.as_ref() == Some(session));
+        Ok(PermissionChoice {
             permission_id: row.permission_id(),
             option_id: option.id.clone(),
             name: option.name.clone(),
@@ -72,7 +85,7 @@ impl Commands {
     }
 
     /// Returns the reply to an answer that is too late: how the request was settled, and by whom.
-    async fn settled(
+    async fn settled_text(
         &self,
         session: &SessionKey,
         wanted: Option<&str>,
@@ -88,14 +101,23 @@ impl Commands {
     }
 
     /// `/acp allow`, `deny`, `answer`
-    pub(super) async fn answer(&self, asked: Asked<'_>, meant: &Meant) -> Result<Outcome, Failure> {
-        let choice = meant.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
-        let key = root_key(asked.inbound)?;
+    pub(super) async fn answer(
+        &self,
+        context: CommandContext<'_>,
+        resolved: &ResolvedCommand,
+    ) -> Result<Outcome, Failure> {
+        let choice = resolved.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
+        let key = message_idempotency_key(context.inbound)?;
         let (permission, option) = (&choice.permission_id, &choice.option_id);
-        self.service.answer_permission(&meant.session_key, permission, option, asked.name(), key).await?;
-        let name = quote_name(&choice.name, self.router.reads_markdown(&asked.inbound.conversation));
+        self.service.answer_permission(&resolved.session_key, permission, option, context.name(), key).await?;
+        let name = quote_name(&choice.name, self.router.renders_markdown(&context.inbound.conversation));
         let (text, is_shown) = (format!("Answered: {name}."), choice.is_shown);
-        Ok(Outcome::Command { session_key: self.here(asked.inbound).await?, run_id: None, text, is_shown })
+        Ok(Outcome::Command {
+            session_key: self.bound_session(context.inbound).await?,
+            run_id: None,
+            text,
+            is_shown,
+        })
     }
 }
 

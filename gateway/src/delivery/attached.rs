@@ -1,9 +1,15 @@
 //! Files of parts: rendered again from the journal when sent, and replaced by text where the channel rejects
 //! them.
 
-use super::pass::{Pass, parts_of};
-use crate::channel::{Channel, OutgoingFile};
-use crate::core::project::{self, MessageFile, MessagePart, Style, StyleHistory};
+use super::pass::DeliveryWorker;
+use super::pass::parts_of;
+use crate::channel::ChannelAdapter;
+use crate::channel::OutgoingFile;
+use crate::core::project;
+use crate::core::project::MessageFile;
+use crate::core::project::MessagePart;
+use crate::core::project::Style;
+use crate::core::project::StyleHistory;
 use crate::core::rows::BindingRow;
 use crate::store::delivery::{self as rows, PartRow, PartState};
 use crate::store::{StoreError, styles};
@@ -13,28 +19,28 @@ const REFUSED_MAX: u32 = 8;
 
 /// True if a part is sent without its files after this many refusals; `again` is true if the last one was
 /// temporary.
-pub(super) const fn is_enough(times: u32, again: bool) -> bool {
+pub(super) const fn should_drop_files(times: u32, again: bool) -> bool {
     !again || times >= REFUSED_MAX
 }
 
 /// Rendering of a row without its files.
-struct Instead {
+struct TextFallback {
     /// Style of the row so far.
     before: Style,
     /// All parts of the new rendering, including those with files.
     parts: Vec<MessagePart>,
 }
 
-impl Instead {
+impl TextFallback {
     /// True if the parts after this one replace it: only if it still is a part with files.
-    fn takes_the_place_of(&self, part: &MessagePart) -> bool {
+    fn replaces(&self, part: &MessagePart) -> bool {
         let no = part.part_no;
         self.parts.iter().any(|it| it.part_no == no && !it.files.is_empty())
             && self.parts.iter().any(|it| it.part_no > no)
     }
 }
 
-impl Pass {
+impl DeliveryWorker {
     /// Renders the files of a part. `None` if they differ from what was planned: journal rows are missing, or
     /// another version of this program renders them differently.
     pub(super) async fn files(
@@ -61,11 +67,11 @@ impl Pass {
 
     /// Settles a part whose files cannot be rendered as planned: never sent without the files, and never sent
     /// twice if an earlier attempt may have succeeded.
-    pub(super) async fn tell_without_lost_files(
+    pub(super) async fn fall_back_after_lost_files(
         &self,
         binding: &BindingRow,
         row: PartRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
     ) -> Result<(), StoreError> {
         let part = row.part;
         tracing::error!(session_key = %binding.session_key, nonce = part.nonce, "the files of a part cannot be made as they were planned");
@@ -73,24 +79,24 @@ impl Pass {
             self.settle(binding, &part, PartState::Uncertain, None, channel).await?;
             return Ok(());
         }
-        self.tell_without_files(binding, &part).await
+        self.fall_back_to_text(binding, &part).await
     }
 
     /// Replaces a part that the channel rejects because of its files: its row is rendered again as text only.
     /// The new style is recorded in the same transaction as its effects, so that every later rendering yields
     /// the same parts. If the new rendering adds no parts, a notice says that content is missing.
-    pub(super) async fn tell_without_files(
+    pub(super) async fn fall_back_to_text(
         &self,
         binding: &BindingRow,
         part: &MessagePart,
     ) -> Result<(), StoreError> {
         // Rendered before the transaction: it may be slow, and other commits would wait.
-        let laid_out = self.laid_out_without_files(binding, part.session_seq).await?;
+        let laid_out = self.render_without_files(binding, part.session_seq).await?;
         let (binding, part) = (binding.clone(), part.clone());
         let tell = move |tx: &crate::store::Tx<'_>| {
             let (id, session_seq) = (binding.binding_id, part.session_seq);
-            let found = laid_out.filter(|it| it.takes_the_place_of(&part));
-            if let Some(Instead { before, parts }) = found {
+            let found = laid_out.filter(|it| it.replaces(&part));
+            if let Some(TextFallback { before, parts }) = found {
                 if styles::of(tx, id)?.at(session_seq) != Some(&before) {
                     // Recorded differently meanwhile: the part is unchanged and will be checked again.
                     return Ok(());
@@ -107,11 +113,11 @@ impl Pass {
     }
 
     /// Renders a row without its files; `None` if the row's style is unknown.
-    async fn laid_out_without_files(
+    async fn render_without_files(
         &self,
         binding: &BindingRow,
         session_seq: u64,
-    ) -> Result<Option<Instead>, StoreError> {
+    ) -> Result<Option<TextFallback>, StoreError> {
         let binding = binding.clone();
         let lay_out = move |db: &_| {
             let known = styles::of(db, binding.binding_id)?;
@@ -119,7 +125,7 @@ impl Pass {
             let styles = StyleHistory::new(vec![(session_seq, before.clone().with_files_refused())]);
             let found = rows::row(db, &binding, &styles, session_seq)?;
             let parts = parts_of(&binding, &styles, &found, u64::MAX);
-            Ok(Some(Instead { before, parts }))
+            Ok(Some(TextFallback { before, parts }))
         };
         self.store.read("delivery_instead", lay_out).await
     }

@@ -1,10 +1,10 @@
 //! Delivers one binding: plans, sends and settles journal rows in order.
 
-use super::Left;
+use super::WorkerExit;
 use super::attached;
-use super::cards::Keeper;
-use super::tries::Tries;
-use crate::channel::{Channel, Channels, Outgoing, SendOutcome};
+use super::cards::StatusCardUpdater;
+use super::tries::RetryState;
+use crate::channel::{ChannelAdapter, Channels, Outgoing, SendOutcome};
 use crate::config::DeliveryMode;
 use crate::core::card::UpdateRate;
 use crate::core::event::EventKind;
@@ -31,17 +31,17 @@ const UNREADABLE_MS: u64 = 60_000;
 
 /// Next step after a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
+enum NextStep {
     /// Send the next part.
     Next,
     /// Read the planned parts again: a notice was planned, which goes first.
-    Look,
+    Reload,
     /// Stop for now: shutdown, or a person archived the conversation.
     Stop,
 }
 
 /// Rendering of a conversation.
-pub(super) struct Manner {
+pub(super) struct RenderConfig {
     /// Style of messages.
     pub(super) style: Style,
     /// Style of cards.
@@ -51,7 +51,7 @@ pub(super) struct Manner {
 }
 
 /// Delivery of one binding.
-pub(super) struct Pass {
+pub(super) struct DeliveryWorker {
     pub(super) store: Store,
     pub(super) channels: Channels,
     pub(super) live: LiveConfig,
@@ -61,9 +61,9 @@ pub(super) struct Pass {
     pub(super) retry_first_ms: u64,
 }
 
-impl Pass {
+impl DeliveryWorker {
     /// Delivers pending rows of a binding, and updates the status card of its running turn.
-    pub(super) async fn run(&self, due: DueBinding, mut cursor: Option<u64>) -> Left {
+    pub(super) async fn run(&self, due: DueBinding, mut cursor: Option<u64>) -> WorkerExit {
         let binding = due.binding;
         let channel = match self.channels.get(&binding.conversation) {
             Ok(channel) => channel,
@@ -73,24 +73,24 @@ impl Pass {
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => {}
-                    () = self.channels.served(&binding.conversation) => {}
+                    () = self.channels.wait_registered(&binding.conversation) => {}
                 }
-                return Left::Unknown;
+                return WorkerExit::Unknown;
             }
         };
-        let mut keeper = Keeper::new(self, &binding, channel.as_ref(), cursor.is_none());
+        let mut card_updater = StatusCardUpdater::new(self, &binding, channel.as_ref(), cursor.is_none());
         loop {
-            match self.go(&binding, channel.as_ref(), cursor, &mut keeper).await {
+            match self.deliver_and_update_card(&binding, channel.as_ref(), cursor, &mut card_updater).await {
                 Ok((left, goes_on)) => {
-                    self.metrics.blocked_items().clear(&trouble(&binding));
+                    self.metrics.blocked_items().clear(&stalled_key(&binding));
                     match left {
-                        Left::At(at) if goes_on => cursor = Some(at),
+                        WorkerExit::At(at) if goes_on => cursor = Some(at),
                         left => return left,
                     }
                 }
                 Err(error) => {
-                    self.stands_still(&binding, &error).await;
-                    return Left::Unknown;
+                    self.report_stalled(&binding, &error).await;
+                    return WorkerExit::Unknown;
                 }
             }
         }
@@ -98,11 +98,11 @@ impl Pass {
 
     /// Reports a failed delivery and waits before the retry. If only a repair of the database helps, the wait
     /// is long and `doctor` names the conversation.
-    async fn stands_still(&self, binding: &BindingRow, error: &StoreError) {
+    async fn report_stalled(&self, binding: &BindingRow, error: &StoreError) {
         let (session_key, conversation) = (&binding.session_key, &binding.conversation.conversation_id);
         if error.needs_repair() {
             tracing::error!(%session_key, conversation, %error, "delivery stands still until the database is repaired");
-            self.metrics.blocked_items().note(trouble(binding), error.to_string());
+            self.metrics.blocked_items().note(stalled_key(binding), error.to_string());
             self.pause(UNREADABLE_MS).await;
         } else {
             tracing::warn!(%session_key, conversation, %error, "delivery could not go on");
@@ -111,36 +111,36 @@ impl Pass {
     }
 
     /// Delivers, then updates the card. Returns true if there is something to deliver again.
-    async fn go(
+    async fn deliver_and_update_card(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         cursor: Option<u64>,
-        keeper: &mut Keeper<'_>,
-    ) -> Result<(Left, bool), StoreError> {
+        card_updater: &mut StatusCardUpdater<'_>,
+    ) -> Result<(WorkerExit, bool), StoreError> {
         let left = self.deliver(binding, channel, cursor).await?;
         let goes_on = match left {
-            Left::At(at) => keeper.keep(at).await?,
-            Left::Over => {
-                keeper.fold_all().await?;
+            WorkerExit::At(at) => card_updater.update_card(at).await?,
+            WorkerExit::Over => {
+                card_updater.close_all_cards().await?;
                 false
             }
-            Left::Unknown => false,
+            WorkerExit::Unknown => false,
         };
         Ok((left, goes_on))
     }
 
     /// Returns the effective rendering of a conversation.
-    pub(super) fn manner(&self, binding: &BindingRow, channel: &dyn Channel) -> Manner {
+    pub(super) fn render_config(&self, binding: &BindingRow, channel: &dyn ChannelAdapter) -> RenderConfig {
         let stream = self.live.stream(&PolicyScope::of(Some(&binding.conversation)));
         let style = Style::new(channel.limit(), &stream)
             .in_channel(ChannelFeatures {
                 buttons: channel.buttons_max(),
-                markdown: channel.reads_markdown(),
+                markdown: channel.renders_markdown(),
                 changes: channel.can_edit(),
                 approvers: channel.approvers(),
             })
-            .with_footer(channel.shows_footer())
+            .with_footer(channel.has_footer())
             .with_files(channel.file_bytes_max(), &stream.files)
             .with_verbosity(binding.verbosity);
         let (is_live, is_brief) = match binding.verbosity {
@@ -150,17 +150,17 @@ impl Pass {
             Some(Verbosity::None) => (false, false),
         };
         let of_card = if is_brief { style.clone().status_only() } else { style.clone() };
-        Manner { style, of_card, pace: is_live.then(|| UpdateRate::of(&stream).with_card_minimum()) }
+        RenderConfig { style, of_card, pace: is_live.then(|| UpdateRate::of(&stream).with_card_minimum()) }
     }
 
     /// Returns the recorded styles of a conversation, after recording the effective one.
-    async fn recorded(
+    async fn ensure_style_recorded(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         known: StyleHistory,
     ) -> Result<StyleHistory, StoreError> {
-        let style = self.manner(binding, channel).style;
+        let style = self.render_config(binding, channel).style;
         if known.last() == Some(&style) {
             return Ok(known);
         }
@@ -176,23 +176,23 @@ impl Pass {
     async fn deliver(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         cursor: Option<u64>,
-    ) -> Result<Left, StoreError> {
+    ) -> Result<WorkerExit, StoreError> {
         let (id, verbosity) = (binding.binding_id, binding.verbosity);
         let read =
             move |db: &_| Ok((rows::checkpoint(db, id)?, styles::of(db, id)?, rows::due_of_binding(db, id)?));
         let (saved, known, now) = self.store.read("delivery_checkpoint", read).await?;
         // The verbosity has changed: the next task uses the new one.
         if now.is_some_and(|now| now.binding.verbosity != verbosity) {
-            return Ok(Left::Unknown);
+            return Ok(WorkerExit::Unknown);
         }
-        let styles = Arc::new(self.recorded(binding, channel, known).await?);
+        let styles = Arc::new(self.ensure_style_recorded(binding, channel, known).await?);
         let mut cursor = cursor.unwrap_or(saved).max(saved);
         let mut saved = saved;
         loop {
             if !self.send_unsettled(binding, channel).await? {
-                return Ok(Left::Unknown);
+                return Ok(WorkerExit::Unknown);
             }
             let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
@@ -204,13 +204,13 @@ impl Pass {
                 let batch = rows::batch(db, &due.binding, &told, cursor, due.end)?;
                 Ok(Some((due, Some(batch))))
             });
-            let Some((due, batch)) = read.await? else { return Ok(Left::Over) };
+            let Some((due, batch)) = read.await? else { return Ok(WorkerExit::Over) };
             // Delivery resumes here at once, or when a person unarchives the conversation.
-            let Some(batch) = batch else { return Ok(Left::Unknown) };
-            let owed = owed(&due, &batch);
-            let parts = parts_of(&due.binding, &styles, &batch, owed.last);
+            let Some(batch) = batch else { return Ok(WorkerExit::Unknown) };
+            let range = delivery_range(&due, &batch);
+            let parts = parts_of(&due.binding, &styles, &batch, range.last);
             cursor = batch.through;
-            let is_over = owed.is_over;
+            let is_over = range.is_over;
             let ends_at = due.end;
             if parts.is_empty() {
                 if is_over || cursor.saturating_sub(saved) >= SILENT_ROWS_MAX {
@@ -221,8 +221,8 @@ impl Pass {
                     saved = through;
                 }
                 match (is_over, cursor >= ends_at) {
-                    (true, _) => return Ok(Left::Over),
-                    (false, true) => return Ok(Left::At(cursor)),
+                    (true, _) => return Ok(WorkerExit::Over),
+                    (false, true) => return Ok(WorkerExit::At(cursor)),
                     (false, false) => {}
                 }
             } else {
@@ -237,11 +237,15 @@ impl Pass {
     }
 
     /// Sends the planned parts in order. Returns false if it was stopped.
-    async fn send_unsettled(&self, binding: &BindingRow, channel: &dyn Channel) -> Result<bool, StoreError> {
+    async fn send_unsettled(
+        &self,
+        binding: &BindingRow,
+        channel: &dyn ChannelAdapter,
+    ) -> Result<bool, StoreError> {
         let id = binding.binding_id;
         loop {
             let (at, key) = (binding.conversation.clone(), binding.session_key.clone());
-            let is_markdown = channel.reads_markdown();
+            let is_markdown = channel.renders_markdown();
             let read = self.store.read("delivery_unsettled", move |db| {
                 let list = rows::pending_parts(db, id)?;
                 let over = if list.is_empty() {
@@ -253,16 +257,16 @@ impl Pass {
             });
             let (list, over) = read.await?;
             if list.is_empty() {
-                if self.amend_some(binding, channel, over).await? {
+                if self.update_stale_buttons_before_send(binding, channel, over).await? {
                     continue;
                 }
                 return Ok(true);
             }
             for row in list {
                 match self.send_one(binding, channel, row).await? {
-                    After::Next => {}
-                    After::Look => break,
-                    After::Stop => return Ok(false),
+                    NextStep::Next => {}
+                    NextStep::Reload => break,
+                    NextStep::Stop => return Ok(false),
                 }
             }
         }
@@ -272,81 +276,83 @@ impl Pass {
     async fn send_one(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         row: PartRow,
-    ) -> Result<After, StoreError> {
+    ) -> Result<NextStep, StoreError> {
         let Some(message) = self.message(binding, &row, channel).await? else {
-            self.tell_without_lost_files(binding, row, channel).await?;
-            return Ok(After::Look);
+            self.fall_back_after_lost_files(binding, row, channel).await?;
+            return Ok(NextStep::Reload);
         };
-        let mut tries = Tries::of(&row, self.retry_first_ms);
+        let mut retry = RetryState::of(&row, self.retry_first_ms);
         let part = row.part;
         loop {
             if self.stop.is_cancelled() {
-                return Ok(After::Stop);
+                return Ok(NextStep::Stop);
             }
-            if tries.attempts > 0 {
+            if retry.attempts > 0 {
                 self.metrics.delivery_retry(channel.id());
             }
-            let Some(outcome) = self.attempt(binding, channel, &message, &mut tries).await? else {
-                return Ok(After::Stop);
+            let Some(outcome) = self.attempt(binding, channel, &message, &mut retry).await? else {
+                return Ok(NextStep::Stop);
             };
             let outcome = outcome.of(&message);
             self.metrics.delivery_attempt(channel.id(), outcome.as_str());
-            tries.note(&outcome);
-            if let Some(after) = self.became(binding, channel, &part, &tries, outcome).await? {
+            retry.record_outcome(&outcome);
+            if let Some(after) = self.handle_outcome(binding, channel, &part, &retry, outcome).await? {
                 return Ok(after);
             }
-            self.pause(tries.pause()).await;
+            self.pause(retry.pause()).await;
         }
     }
 
     /// Commits the result of an attempt; `None` if the part is to be retried.
-    async fn became(
+    async fn handle_outcome(
         &self,
         binding: &BindingRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
         part: &MessagePart,
-        tries: &Tries,
+        retry: &RetryState,
         outcome: SendOutcome,
-    ) -> Result<Option<After>, StoreError> {
+    ) -> Result<Option<NextStep>, StoreError> {
         let (session_key, nonce) = (&binding.session_key, &part.nonce);
         match outcome {
             SendOutcome::Sent { message_id } => {
                 let journaled_at_ms =
                     self.settle(binding, part, PartState::Sent, Some(message_id), channel).await?;
-                self.show_end(binding, part).await?;
+                self.signal_run_result(binding, part).await?;
                 if let Some(at_ms) = journaled_at_ms {
                     self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
                 }
-                return Ok(Some(After::Next));
+                return Ok(Some(NextStep::Next));
             }
-            SendOutcome::FilesRefused { why, again } if attached::is_enough(tries.files_refused, again) => {
+            SendOutcome::FilesRefused { why, again }
+                if attached::should_drop_files(retry.files_refused, again) =>
+            {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken with its files");
-                self.tell_without_files(binding, part).await?;
-                return Ok(Some(After::Look));
+                self.fall_back_to_text(binding, part).await?;
+                return Ok(Some(NextStep::Reload));
             }
             SendOutcome::FilesRefused { why, .. } => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken with its files just now");
-                self.put_back(binding, part, tries.is_unknown, channel).await?;
+                self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
             SendOutcome::Rejected { why, again: false } => {
                 tracing::error!(%session_key, nonce, why, "a part was rejected");
                 self.settle(binding, part, PartState::Rejected, None, channel).await?;
-                return Ok(Some(After::Look));
+                return Ok(Some(NextStep::Reload));
             }
             SendOutcome::Rejected { why, again: true } => {
                 tracing::warn!(%session_key, nonce, why, "a part was not taken");
-                self.put_back(binding, part, tries.is_unknown, channel).await?;
+                self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
             SendOutcome::Limited { retry_after_ms } => {
                 tracing::info!(%session_key, nonce, retry_after_ms, "a part waits for the channel");
-                self.put_back(binding, part, tries.is_unknown, channel).await?;
+                self.mark_not_sent(binding, part, retry.is_unknown, channel).await?;
             }
-            SendOutcome::Uncertain { why } if tries.unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
+            SendOutcome::Uncertain { why } if retry.unknown_in_a_row >= UNCERTAIN_ATTEMPTS_MAX => {
                 tracing::error!(%session_key, nonce, why, "a part stays uncertain");
                 self.settle(binding, part, PartState::Uncertain, None, channel).await?;
-                return Ok(Some(After::Look));
+                return Ok(Some(NextStep::Reload));
             }
             SendOutcome::Uncertain { why } => {
                 tracing::warn!(%session_key, nonce, why, "a part is uncertain");
@@ -360,7 +366,7 @@ impl Pass {
         &self,
         binding: &BindingRow,
         row: &PartRow,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
     ) -> Result<Option<Outgoing>, StoreError> {
         // A lookup has to tell this message from our others, which may have the same text (H12).
         let (at, since_ms) =
@@ -388,12 +394,12 @@ impl Pass {
 
     /// Commits that this attempt failed. After an earlier attempt with an unknown result the part's state is
     /// kept: that message may still arrive, and the next process must look it up too.
-    async fn put_back(
+    async fn mark_not_sent(
         &self,
         binding: &BindingRow,
         part: &MessagePart,
         is_unknown: bool,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
     ) -> Result<(), StoreError> {
         if !is_unknown {
             self.settle(binding, part, PartState::Planned, None, channel).await?;
@@ -408,10 +414,10 @@ impl Pass {
         part: &MessagePart,
         state: PartState,
         message_id: Option<String>,
-        channel: &dyn Channel,
+        channel: &dyn ChannelAdapter,
     ) -> Result<Option<u64>, StoreError> {
         let (binding, part) = (binding.clone(), part.clone());
-        let echo = message_id.clone().filter(|_| channel.hears_itself());
+        let echo = message_id.clone().filter(|_| channel.receives_own_messages());
         let settle = move |tx: &crate::store::Tx<'_>| {
             if let Some(message_id) = &echo {
                 said::record_sent_message(tx, &binding.conversation, message_id)?;
@@ -440,13 +446,13 @@ impl Pass {
 }
 
 /// Returns the name of a conversation without delivery in the report of `doctor`.
-fn trouble(binding: &BindingRow) -> String {
+fn stalled_key(binding: &BindingRow) -> String {
     let at = &binding.conversation;
     format!("conversation {}/{}/{} of {}", at.channel, at.account_id, at.conversation_id, binding.session_key)
 }
 
 /// Range of rows that a conversation receives.
-struct Owed {
+struct DeliveryRange {
     /// Number of the last row.
     last: u64,
     /// True if the binding ended and this batch holds everything that is still pending.
@@ -455,16 +461,16 @@ struct Owed {
 
 /// Determines the range: everything for an active binding; up to the unbinding for an unbound one; up to the
 /// close for one whose session was closed.
-fn owed(due: &DueBinding, batch: &DeliveryBatch) -> Owed {
+fn delivery_range(due: &DueBinding, batch: &DeliveryBatch) -> DeliveryRange {
     if due.binding.status != BindingStatus::Ended {
-        return Owed { last: u64::MAX, is_over: false };
+        return DeliveryRange { last: u64::MAX, is_over: false };
     }
     let unbound_at = serde_json::from_str::<serde_json::Value>(&due.binding.metadata)
         .ok()
         .and_then(|metadata| metadata["end_session_seq"].as_u64());
     let closed_at = batch.rows.iter().find(|row| row.kind == EventKind::Closed).map(|row| row.session_seq);
     let last = [unbound_at, closed_at].into_iter().flatten().min().unwrap_or(u64::MAX);
-    Owed { last, is_over: batch.through >= last.min(due.end) }
+    DeliveryRange { last, is_over: batch.through >= last.min(due.end) }
 }
 
 /// The parts of a batch, in order.

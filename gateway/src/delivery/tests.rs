@@ -1,7 +1,14 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome, console::Console};
-use crate::config::load::{Inputs, LoadedConfig, load};
+use crate::channel::BoxFuture;
+use crate::channel::ChannelAdapter;
+use crate::channel::LookupOutcome;
+use crate::channel::Outgoing;
+use crate::channel::SendOutcome;
+use crate::channel::console::Console;
+use crate::config::load::Inputs;
+use crate::config::load::LoadedConfig;
+use crate::config::load::load;
 use crate::core::event::EventKind;
 use crate::core::route::UnboundDestination;
 use crate::core::rows::{ConversationRef, RunMode};
@@ -38,7 +45,7 @@ fn configured(text: &str) -> LiveConfig {
 /// The driver over these channels.
 fn driven(
     store: &Store,
-    channel: Arc<dyn Channel>,
+    channel: Arc<dyn ChannelAdapter>,
     live: &LiveConfig,
     stop: &CancellationToken,
 ) -> JoinHandle<()> {
@@ -210,7 +217,7 @@ impl Faulty {
     }
 }
 
-impl Channel for Faulty {
+impl ChannelAdapter for Faulty {
     fn id(&self) -> &'static str {
         "console"
     }
@@ -223,11 +230,11 @@ impl Channel for Faulty {
         MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> UnboundDestination {
+    fn unbound_destination(&self) -> UnboundDestination {
         UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             let fault = self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None);
             let lost = || SendOutcome::Uncertain { why: "lost".to_owned() };
@@ -250,15 +257,15 @@ impl Channel for Faulty {
         })
     }
 
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         Box::pin(async move {
             if self.blind {
-                return Lookup::Unknown { why: "no permission to read".to_owned() };
+                return LookupOutcome::Unknown { why: "no permission to read".to_owned() };
             }
             let taken = self.taken.lock().unwrap();
             match taken.iter().position(|(nonce, _)| *nonce == message.nonce) {
-                Some(at) => Lookup::Found { message_id: at.to_string() },
-                None => Lookup::Absent,
+                Some(at) => LookupOutcome::Found { message_id: at.to_string() },
+                None => LookupOutcome::Absent,
             }
         })
     }
@@ -274,7 +281,7 @@ async fn written() -> (tempfile::TempDir, Store) {
 }
 
 fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> JoinHandle<()> {
-    driven(store, Arc::clone(channel) as Arc<dyn Channel>, &configured(LONG), stop)
+    driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(LONG), stop)
 }
 
 async fn settled(store: &Store, count: usize) {
@@ -386,18 +393,18 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
     scribe.done().await;
     let channel = Arc::new(Faulty { blind: true, ..Faulty::default() });
     channel.faults.lock().unwrap().extend(faults);
-    let pass = Pass {
+    let pass = DeliveryWorker {
         metrics: Metrics::default(),
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         live: configured(""),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
     let due = DueBinding { binding: binding.clone(), end: 3 };
-    assert_eq!(pass.run(due.clone(), None).await, Left::At(3));
+    assert_eq!(pass.run(due.clone(), None).await, WorkerExit::At(3));
     // Whoever looks again finds nothing more to send.
-    assert_eq!(pass.run(due, None).await, Left::At(3));
+    assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
     let saved = store.read("saved", move |db| rows::checkpoint(db, binding.binding_id)).await.unwrap();
     assert_eq!(saved, 3);
     (channel.texts(), states(&store).await)
@@ -431,11 +438,11 @@ async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restar
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().extend([Fault::LostBefore, Fault::Reject]);
     let stop = CancellationToken::new();
-    let pass = |stop: &CancellationToken, retry_first_ms| Pass {
+    let pass = |stop: &CancellationToken, retry_first_ms| DeliveryWorker {
         live: configured(LONG),
         metrics: Metrics::default(),
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         stop: stop.clone(),
         retry_first_ms,
     };
@@ -445,12 +452,12 @@ async fn a_part_that_may_still_arrive_is_looked_for_after_a_refusal_and_a_restar
     let first = tokio::spawn(async move { first.run(due, None).await });
     eventually("the refusal", || async { channel.faults.lock().unwrap().is_empty().then_some(()) }).await;
     stop.cancel();
-    assert_eq!(first.await.unwrap(), Left::Unknown);
+    assert_eq!(first.await.unwrap(), WorkerExit::Unknown);
     let id = binding.binding_id;
     let part = store.read("part", move |db| rows::pending_parts(db, id)).await.unwrap().remove(0).part;
     channel.taken.lock().unwrap().push((part.nonce, part.text));
     let next = pass(&CancellationToken::new(), 1);
-    assert_eq!(next.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(next.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -467,15 +474,15 @@ async fn rate_limits_do_not_use_up_the_looks_for_a_lost_answer() {
     scribe.done().await;
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().extend([Fault::Limit; 9].into_iter().chain([Fault::LostAfter]));
-    let pass = Pass {
+    let pass = DeliveryWorker {
         live: configured(LONG),
         metrics: Metrics::default(),
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -515,15 +522,15 @@ async fn attempts_retries_and_rate_limits_are_counted() {
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().extend([Fault::Limit, Fault::Reject, Fault::LostBefore, Fault::None]);
     let metrics = Metrics::default();
-    let pass = Pass {
+    let pass = DeliveryWorker {
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         live: configured(""),
         metrics: metrics.clone(),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
     };
-    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, Left::At(3));
+    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
     let text = metrics.render();
     for series in [
@@ -555,7 +562,7 @@ async fn c12_only_the_bound_conversation_is_told() {
     };
     spawn(&store, child, Some(binding_row(&key(), &thread))).await;
     let stop = CancellationToken::new();
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
     let task = tokio::spawn(run(store.clone(), channels, configured(LONG), Metrics::default(), stop.clone()));
     let mut scribe = Scribe::claim(&store, &key()).await;
     for text in ["asked for in the thread", "asked for at the command line"] {
@@ -583,9 +590,9 @@ async fn what_nobody_serves_waits_for_its_adapter() {
         "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
     eventually("it waits", || async { metrics.render().contains(waits).then_some(()) }).await;
     let second = Arc::new(Faulty { account: "second", ..Faulty::default() });
-    channels.register(Arc::clone(&second) as Arc<dyn Channel>).unwrap();
+    channels.register(Arc::clone(&second) as Arc<dyn ChannelAdapter>).unwrap();
     let channel = Arc::new(Faulty::default());
-    channels.register(Arc::clone(&channel) as Arc<dyn Channel>).unwrap();
+    channels.register(Arc::clone(&channel) as Arc<dyn ChannelAdapter>).unwrap();
     settled(&store, PARTS).await;
     stop.cancel();
     task.await.unwrap();

@@ -5,7 +5,7 @@ use crate::core::route::Route;
 use crate::http::answer::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, JsonBody};
 use crate::http::cursor::{self, Cursor};
 use crate::http::{Api, no_such_method};
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::store::Store;
 use crate::store::console::{self, ConsoleMessage};
 use crate::store::inbox::{Inbound, Outcome};
@@ -33,7 +33,7 @@ const NAME_BYTES_MAX: usize = 200;
 #[derive(Debug, Clone)]
 pub(crate) struct ConsoleApi {
     /// Receives messages from people.
-    pub(crate) inlet: Inlet,
+    pub(crate) inlet: InboundService,
     /// Stores the messages shown.
     pub(crate) store: Store,
 }
@@ -116,7 +116,7 @@ async fn show(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ConversationView>, ApiError> {
     let at = conversation(&name(path)?);
-    let route = console.inlet.router().look(&at).await.map_err(crate::error::Failure::from)?.route;
+    let route = console.inlet.router().peek_inbound(&at).await.map_err(crate::error::Failure::from)?.route;
     let reason = route.reason().to_owned();
     let session_key = match route {
         Route::Bound { session_key, .. } => Some(session_key),

@@ -2,8 +2,8 @@
 use super::*;
 use crate::api::{AgentView, StatusView};
 use crate::channel::console::Console;
-use crate::channel::Channel;
-use crate::channel::Lookup;
+use crate::channel::ChannelAdapter;
+use crate::channel::LookupOutcome;
 use crate::channel::MessageLimit;
 use crate::channel::Outgoing;
 use crate::channel::SendOutcome;
@@ -46,9 +46,9 @@ mod untold;
 
 use fake::Fake;
 
-fn inlet(store: &Store, fake: &Arc<Fake>) -> Inlet {
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
-    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
+fn inlet(store: &Store, fake: &Arc<Fake>) -> InboundService {
+    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
+    InboundService::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
 }
 
 fn message(id: &str, text: &str) -> Inbound {
@@ -68,7 +68,7 @@ fn key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
 }
 
-async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
+async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
     let (dir, store) = open();
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     let fake = Fake::new(&store);
@@ -108,13 +108,13 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
         let said = message("m2", "queued");
         inner.commit(&said).await.unwrap();
         if crash != "committed" {
-            let outcome = inner.act(&said, Vec::new()).await.unwrap();
+            let outcome = inner.execute(&said, Vec::new()).await.unwrap();
             if crash != "prompted" {
                 let (kept, recorded) = (said.clone(), outcome.clone());
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inner.tell(&said, &outcome, 0, super::tell::Before::Nobody).await.unwrap();
+                inner.send_reply(&said, &outcome, 0, super::tell::PriorReply::NotSent).await.unwrap();
             }
         }
         let again = super::tests::inlet(&store, &fake);
@@ -194,7 +194,7 @@ async fn odd_messages_are_not_taken() {
 async fn a_message_that_could_not_be_acted_on_is_taken_up_again_without_a_restart() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let stop = CancellationToken::new();
-    let keeping = tokio::spawn(inlet.clone().keep(stop.clone()));
+    let keeping = tokio::spawn(inlet.clone().run_retries(stop.clone()));
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
     let refused = inlet.accept(message("m1", "hello")).await.unwrap_err();
     assert_eq!(refused.code, Code::StoreUnavailable);
@@ -221,7 +221,7 @@ async fn stale_bindings_and_full_queues_are_counted() {
         let outcome = inlet.accept(message(id, "hello")).await.unwrap();
         assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
     }
-    let places = inlet.inner.places.acquire_many(u32::try_from(WAITING_MAX).unwrap()).await.unwrap();
+    let places = inlet.inner.permits.acquire_many(u32::try_from(IN_PROGRESS_MAX).unwrap()).await.unwrap();
     assert_eq!(inlet.accept(message("3", "hello")).await.unwrap_err().code, Code::LimitReached);
     drop(places);
     let text = inlet.inner.metrics.render();
@@ -259,7 +259,7 @@ impl Foggy {
     }
 }
 
-impl Channel for Foggy {
+impl ChannelAdapter for Foggy {
     fn id(&self) -> &'static str {
         "console"
     }
@@ -268,7 +268,7 @@ impl Channel for Foggy {
         MessageLimit::new(Unit::Bytes, 1_000)
     }
 
-    fn normal(&self) -> UnboundDestination {
+    fn unbound_destination(&self) -> UnboundDestination {
         UnboundDestination::Hint
     }
 
@@ -276,7 +276,7 @@ impl Channel for Foggy {
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, SendOutcome> {
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
         self.taken.lock().unwrap().push(message.nonce.clone());
         let outcome = if Self::one_less(&self.unanswered) {
             SendOutcome::Uncertain { why: "the answer was lost".to_owned() }
@@ -290,27 +290,27 @@ impl Channel for Foggy {
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, Lookup> {
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
         self.since.lock().unwrap().push(message.not_before_ms);
         let is_there = self.taken.lock().unwrap().contains(&message.nonce);
         let found = match (Self::one_less(&self.blind), is_there) {
-            (true, _) => Lookup::Unknown { why: "the history cannot be read".to_owned() },
-            (false, true) => Lookup::Found { message_id: "1".to_owned() },
-            (false, false) => Lookup::Absent,
+            (true, _) => LookupOutcome::Unknown { why: "the history cannot be read".to_owned() },
+            (false, true) => LookupOutcome::Found { message_id: "1".to_owned() },
+            (false, false) => LookupOutcome::Absent,
         };
         Box::pin(std::future::ready(found))
     }
 }
 
-fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, Inlet) {
+fn foggy(store: &Store, unanswered: u32, blind: u32) -> (Arc<Foggy>, InboundService) {
     let foggy = Arc::new(Foggy {
         unanswered: StdMutex::new(unanswered),
         blind: StdMutex::new(blind),
         ..Foggy::default()
     });
-    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn Channel>]);
+    let channels = Channels::new([Arc::clone(&foggy) as Arc<dyn ChannelAdapter>]);
     let service = Fake::new(store) as Arc<dyn Service>;
-    (foggy, Inlet::new(store.clone(), channels, service, Metrics::default()))
+    (foggy, InboundService::new(store.clone(), channels, service, Metrics::default()))
 }
 
 #[tokio::test]

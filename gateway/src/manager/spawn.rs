@@ -1,7 +1,7 @@
 //! Creation of a session: the checks, and the single transaction.
 
 use super::{Manager, caps_of, fingerprint, over_cap};
-use crate::bindings::{new_binding, to_be_made};
+use crate::bindings::{into_pending, new_binding};
 use crate::config::load::nearest_source;
 use crate::core::actor::IdempotencyRecord;
 use crate::core::binding::Placement;
@@ -198,7 +198,7 @@ impl Manager {
             let new = BindingRow { target_kind: kind, metadata, ..new };
             match request.placement {
                 Placement::Here => new,
-                Placement::Child => to_be_made(new),
+                Placement::Child => into_pending(new),
             }
         });
         let caps = caps_of(policy, binding.as_ref().map(|binding| &binding.conversation));

@@ -4,7 +4,7 @@ use super::people::{PendingResponses, UserPort};
 use super::room::SimChannel;
 use crate::agents::Agents;
 use crate::app;
-use crate::channel::{Channel, Channels};
+use crate::channel::{ChannelAdapter, Channels};
 use crate::clock::Clock;
 use crate::config::load::Inputs;
 use crate::config::load::LoadedConfig;
@@ -13,10 +13,11 @@ use crate::core::actor::ActorLimits;
 use crate::core::actor::AgentProfile;
 use crate::core::recovery;
 use crate::error::Failure;
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::live::LiveConfig;
 use crate::local::GatewayService;
-use crate::lookup::{LookupRequest, LookupResults};
+use crate::lookup::LookupRequest;
+use crate::lookup::LookupResults;
 use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::runtime::Registry;
@@ -251,7 +252,7 @@ pub(super) fn start(
     let (deps, agents) = deps(store, supervisor, config, dir, clock);
     let Deps { registry, live, metrics, stop, .. } = deps.clone();
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
-    let room: Arc<dyn Channel> = Arc::new(ports.room.clone());
+    let room: Arc<dyn ChannelAdapter> = Arc::new(ports.room.clone());
     let channels = Channels::new([room]);
     let local = Arc::new(GatewayService {
         manager: Arc::clone(&manager),
@@ -266,7 +267,7 @@ pub(super) fn start(
         live,
         started_at_ms: now_ms,
     });
-    let inlet = Inlet::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
+    let inlet = InboundService::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
     let resumed = (Arc::clone(&manager), inlet.clone());
     tokio::spawn(async move {
         let (manager, first) = resumed;

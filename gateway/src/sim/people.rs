@@ -2,14 +2,17 @@
 //! repeat answered ones.
 
 use super::room::{ACCOUNT, ROOM};
-use crate::channel::{Amended, Change, Changed, Inbox};
+use crate::channel::ConversationEvent;
+use crate::channel::ConversationEventOutcome;
+use crate::channel::InboundPort;
+use crate::channel::MessageChangeOutcome;
 use crate::core::actor::ActorCommand;
 use crate::core::binding::Placement;
 use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use crate::core::rows::{ConversationRef, RunMode, SessionMode};
 use crate::core::session::Ending;
 use crate::error::Failure;
-use crate::inbound::Inlet;
+use crate::inbound::InboundService;
 use crate::manager::Manager;
 use crate::session_task::ActorRequest;
 use crate::store::inbox::{Inbound, Outcome};
@@ -62,7 +65,7 @@ pub(super) enum UserRequest {
     /// The chat service reports a change of a conversation.
     Changed {
         conversation: String,
-        change: Change,
+        change: ConversationEvent,
     },
     /// The conversation was read up to the message of that request.
     CaughtUp {
@@ -74,12 +77,12 @@ pub(super) enum UserRequest {
 impl UserRequest {
     /// True if the request archives a conversation.
     pub(super) fn puts_away(&self) -> bool {
-        matches!(self, Self::Changed { change: Change::Archived { .. }, .. })
+        matches!(self, Self::Changed { change: ConversationEvent::Archived { .. }, .. })
     }
 
     /// True if the request unarchives a conversation.
     pub(super) fn takes_out(&self) -> bool {
-        matches!(self, Self::Changed { change: Change::Unarchived, .. })
+        matches!(self, Self::Changed { change: ConversationEvent::Unarchived, .. })
     }
 }
 
@@ -107,7 +110,7 @@ pub(super) type PendingResponses = Arc<Mutex<Vec<(usize, Result<String, Failure>
 /// Access to the gateway.
 #[derive(Clone)]
 pub(super) struct UserPort {
-    pub(super) inlet: Inlet,
+    pub(super) inlet: InboundService,
     pub(super) manager: Arc<Manager>,
     pub(super) answers: PendingResponses,
     /// Seeded bug: messages without a route go to this session.
@@ -192,17 +195,17 @@ impl UserPort {
             UserRequest::Edited { conversation: at, message, text } => {
                 let (at, id) = (conversation(&at), message_id(message));
                 let amended = match text {
-                    Some(text) => self.inlet.edited(at, id, text).await,
-                    None => self.inlet.deleted(at, id).await,
+                    Some(text) => self.inlet.on_message_edited(at, id, text).await,
+                    None => self.inlet.on_message_deleted(at, id).await,
                 };
-                heard(matches!(amended, Amended::Later { .. }))?
+                heard(matches!(amended, MessageChangeOutcome::Later { .. }))?
             }
             UserRequest::Changed { conversation: at, change } => {
-                let changed = self.inlet.changed(conversation(&at), change).await;
-                heard(matches!(changed, Changed::Later { .. }))?
+                let changed = self.inlet.on_conversation_event(conversation(&at), change).await;
+                heard(matches!(changed, ConversationEventOutcome::Later { .. }))?
             }
             UserRequest::CaughtUp { conversation: at, through } => {
-                heard(!self.inlet.caught_up(conversation(&at), through.to_string()).await)?
+                heard(!self.inlet.set_backfill_mark(conversation(&at), through.to_string()).await)?
             }
         })
     }

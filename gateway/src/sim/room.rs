@@ -2,7 +2,11 @@
 //! not know which messages it has, all by chance. Its messages are what users see.
 
 use super::chance::SeededRng;
-use crate::channel::{Channel, Lookup, Outgoing, Reply, SendOutcome};
+use crate::channel::BoxFuture;
+use crate::channel::ChannelAdapter;
+use crate::channel::LookupOutcome;
+use crate::channel::Outgoing;
+use crate::channel::SendOutcome;
 use crate::core::route::UnboundDestination;
 use crate::core::rows::ConversationRef;
 use crate::core::split::{MessageLimit, Unit};
@@ -40,7 +44,7 @@ pub(super) enum OutputFault {
 #[derive(Debug)]
 pub(super) enum ChannelCall {
     Send(ConversationRef, Outgoing, oneshot::Sender<SendOutcome>),
-    Lookup(ConversationRef, Outgoing, oneshot::Sender<Lookup>),
+    Lookup(ConversationRef, Outgoing, oneshot::Sender<LookupOutcome>),
 }
 
 /// The service. Cheap to clone; it outlives the gateways.
@@ -69,7 +73,7 @@ impl SimChannel {
     }
 }
 
-impl Channel for SimChannel {
+impl ChannelAdapter for SimChannel {
     fn id(&self) -> &'static str {
         ROOM
     }
@@ -87,11 +91,11 @@ impl Channel for SimChannel {
         Some(FILE_BYTES_MAX)
     }
 
-    fn normal(&self) -> UnboundDestination {
+    fn unbound_destination(&self) -> UnboundDestination {
         UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         let (reply, answer) = oneshot::channel();
         self.lock().calls.push(ChannelCall::Send(to.clone(), message.clone(), reply));
         Box::pin(async move {
@@ -99,12 +103,12 @@ impl Channel for SimChannel {
         })
     }
 
-    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let (reply, answer) = oneshot::channel();
         self.lock().calls.push(ChannelCall::Lookup(to.clone(), message.clone(), reply));
-        Box::pin(
-            async move { answer.await.unwrap_or_else(|_| Lookup::Unknown { why: "no answer".to_owned() }) },
-        )
+        Box::pin(async move {
+            answer.await.unwrap_or_else(|_| LookupOutcome::Unknown { why: "no answer".to_owned() })
+        })
     }
 }
 
@@ -147,13 +151,13 @@ impl SimChannelState {
             ChannelCall::Lookup(to, message, reply) => {
                 let found = if self.ignores_nonces { None } else { self.find(&to, &message) };
                 let outcome = match found {
-                    _ if self.asleep => Lookup::Unknown { why: "asleep".to_owned() },
+                    _ if self.asleep => LookupOutcome::Unknown { why: "asleep".to_owned() },
                     _ if self.fate(&to, &message) == Some(OutputFault::Unknown) => {
-                        Lookup::Unknown { why: "nobody knows".to_owned() }
+                        LookupOutcome::Unknown { why: "nobody knows".to_owned() }
                     }
-                    _ if chance.one_in(trouble * 2) => Lookup::Unknown { why: "asleep".to_owned() },
-                    Some(at) => Lookup::Found { message_id: format!("m{at}") },
-                    None => Lookup::Absent,
+                    _ if chance.one_in(trouble * 2) => LookupOutcome::Unknown { why: "asleep".to_owned() },
+                    Some(at) => LookupOutcome::Found { message_id: format!("m{at}") },
+                    None => LookupOutcome::Absent,
                 };
                 let line = format!("{} {:?}: {outcome:?}", to.conversation_id, message.text);
                 drop(reply.send(outcome));

@@ -2,10 +2,16 @@
 
 use super::ear;
 use super::laws;
-use super::life::{SimGateway, SimPorts, lock};
-use super::people::{self, SubmittedRequest, UserRequest};
-use super::stage::{ROOMS, SimScheduler, Violation};
-use crate::channel::Change;
+use crate::channel::ConversationEvent;
+use super::life::SimGateway;
+use super::life::SimPorts;
+use super::life::lock;
+use super::people;
+use super::people::SubmittedRequest;
+use super::people::UserRequest;
+use super::stage::ROOMS;
+use super::stage::SimScheduler;
+use super::stage::Violation;
 use crate::core::session::Ending;
 
 /// Verbosities that users choose.
@@ -81,7 +87,7 @@ impl SimScheduler<'_> {
         }
         let out = |room: &&str| UserRequest::Changed {
             conversation: (*room).to_owned(),
-            change: Change::Unarchived,
+            change: ConversationEvent::Unarchived,
         };
         let wishes = ROOMS.iter().map(out).map(SubmittedRequest::new);
         self.wishes.extend(wishes);
@@ -141,11 +147,13 @@ impl SimScheduler<'_> {
                 }
                 _ => say(text),
             },
-            43 => UserRequest::Changed { conversation: room, change: Change::Archived { by_person: true } },
-            44 | 45 => UserRequest::Changed { conversation: room, change: Change::Unarchived },
+            43 => {
+                UserRequest::Changed { conversation: room, change: ConversationEvent::Archived { by_person: true } }
+            }
+            44 | 45 => UserRequest::Changed { conversation: room, change: ConversationEvent::Unarchived },
             46 => UserRequest::Changed {
                 conversation: room,
-                change: Change::Gone { why: "deleted".to_owned() },
+                change: ConversationEvent::Gone { why: "deleted".to_owned() },
             },
             47 => UserRequest::CaughtUp { conversation: room, through: message },
             48 | 49 => match queued {

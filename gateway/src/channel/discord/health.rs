@@ -1,9 +1,9 @@
 //! Health of an account in words and numbers: last state of the websocket, and results of the requests.
 
 use super::Inner;
-use super::known::Sign;
+use super::known::OptionalFeature;
+use crate::channel::ChannelHealth;
 use crate::channel::ChannelMetric;
-use crate::channel::Health;
 use crate::core::when::format_utc;
 use crate::store::now_ms;
 use acp_discord::core::closes;
@@ -16,14 +16,14 @@ use acp_discord::session::CountsNow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Close code of a websocket whose token Discord refuses.
-const REFUSED: u16 = 4004;
+const INVALID_TOKEN: u16 = 4004;
 
 /// Last state of the websocket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-enum Link {
+enum ConnectionState {
     /// No event yet.
     #[default]
-    Begins,
+    Connecting,
     /// Events arrive.
     Up,
     /// Connection lost; a new one is being opened.
@@ -33,34 +33,34 @@ enum Link {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Facts {
-    link: Link,
+struct HealthState {
+    link: ConnectionState,
     /// Start of the last session in milliseconds since the Unix epoch, name of the bot, number of servers.
     ready: Option<(u64, String, usize)>,
 }
 
 /// Current state of the connection.
 #[derive(Debug, Default)]
-pub(super) struct Pulse(Mutex<Facts>);
+pub(super) struct ConnectionHealth(Mutex<HealthState>);
 
-impl Pulse {
-    fn facts(&self) -> MutexGuard<'_, Facts> {
+impl ConnectionHealth {
+    fn facts(&self) -> MutexGuard<'_, HealthState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates the state with an event received at this time.
-    pub(super) fn hear(&self, event: &Event, now_ms: u64) {
+    pub(super) fn on_event(&self, event: &Event, now_ms: u64) {
         let mut facts = self.facts();
         facts.link = match event {
             Event::Ready(ready) => {
                 facts.ready = Some((now_ms, ready.me.name.clone(), ready.guilds.len()));
-                Link::Up
+                ConnectionState::Up
             }
-            Event::Resumed => Link::Up,
-            Event::Disconnected { why } => Link::Lost(why.clone()),
+            Event::Resumed => ConnectionState::Up,
+            Event::Disconnected { why } => ConnectionState::Lost(why.clone()),
             Event::Failed(failure) => {
-                let by_token = failure.what == closes::meaning(REFUSED).what;
-                Link::Failed { why: failure.to_string(), by_token }
+                let by_token = failure.what == closes::meaning(INVALID_TOKEN).what;
+                ConnectionState::Failed { why: failure.to_string(), by_token }
             }
             _ => return,
         };
@@ -68,34 +68,35 @@ impl Pulse {
 
     /// True if the connection failed for good.
     pub(super) fn has_failed(&self) -> bool {
-        matches!(self.facts().link, Link::Failed { .. })
+        matches!(self.facts().link, ConnectionState::Failed { .. })
     }
 
     /// True if events arrive.
     pub(super) fn is_up(&self) -> bool {
-        self.facts().link == Link::Up
+        self.facts().link == ConnectionState::Up
     }
 
     /// Marks the start of another connection.
-    pub(super) fn begins(&self) {
-        self.facts().link = Link::Begins;
+    pub(super) fn mark_connecting(&self) {
+        self.facts().link = ConnectionState::Connecting;
     }
 
-    fn now(&self) -> Facts {
+    fn now(&self) -> HealthState {
         self.facts().clone()
     }
 }
 
 impl Inner {
     /// Returns the reason if the bot receives no messages from a conversation.
-    pub(super) fn deaf_to(&self, at: Snowflake) -> Option<String> {
-        let guild = self.known.spot(at).and_then(|spot| spot.guild);
-        let is_there =
-            |guild| self.known.guilds().contains(&guild) && self.settings().door.serves(Some(guild));
-        if !self.pulse.is_up() {
+    pub(super) fn unavailable_reason(&self, at: Snowflake) -> Option<String> {
+        let guild = self.cache.location(at).and_then(|spot| spot.guild);
+        let is_there = |guild| {
+            self.cache.guilds().contains(&guild) && self.settings().access.is_guild_allowed(Some(guild))
+        };
+        if !self.connection_health.is_up() {
             return Some("its bot is not connected to Discord".to_owned());
         }
-        if self.known.was_refused(at) {
+        if self.cache.was_access_refused(at) {
             return Some("its bot may not read there (View Channel, Read Message History)".to_owned());
         }
         let is_elsewhere = guild.is_some_and(|guild| !is_there(guild));
@@ -103,33 +104,38 @@ impl Inner {
     }
 
     /// Returns the current health.
-    pub(super) fn health(&self) -> Health {
-        let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.now());
-        let (ok, mut words) = said(&facts);
+    pub(super) fn health(&self) -> ChannelHealth {
+        let (facts, requests, events) = (self.connection_health.now(), self.rest.counts(), self.counts.now());
+        let (ok, mut words) = status_texts(&facts);
         if !self.base.is_discords() {
             words.push(format!("at {}, not Discord's own address", self.base.text()));
         }
-        words.extend(shut(self.known.shut().len()));
+        words.extend(inaccessible_text(self.cache.inaccessible().len()));
         let has_names = self.settings().personas;
-        words.extend(nameless(if has_names { self.known.without(Sign::Persona, now_ms()) } else { 0 }));
-        words.extend(self.registered.problems());
-        let held = held(&requests);
+        words.extend(nameless_text(if has_names {
+            self.cache.denied_count(OptionalFeature::Persona, now_ms())
+        } else {
+            0
+        }));
+        words.extend(self.registration.problems());
+        let held = held_texts(&requests);
         let ok = ok && held.is_empty();
         words.extend(held);
-        words.extend(refused(&requests, self.known.identity().map(|known| known.application)));
-        let up = facts.link == Link::Up;
-        let refused = requests.unauthorized || matches!(facts.link, Link::Failed { by_token: true, .. });
-        Health { ok, details: words.join("; "), figures: figures((up, !refused), &requests, &events) }
+        words.extend(refused_text(&requests, self.cache.identity().map(|known| known.application)));
+        let up = facts.link == ConnectionState::Up;
+        let refused =
+            requests.unauthorized || matches!(facts.link, ConnectionState::Failed { by_token: true, .. });
+        ChannelHealth { ok, details: words.join("; "), figures: figures((up, !refused), &requests, &events) }
     }
 }
 
 /// Returns whether the connection is up, and a description.
-fn said(facts: &Facts) -> (bool, Vec<String>) {
+fn status_texts(facts: &HealthState) -> (bool, Vec<String>) {
     let (ok, word) = match &facts.link {
-        Link::Begins => (false, "not connected yet".to_owned()),
-        Link::Up => (true, "connected".to_owned()),
-        Link::Lost(why) => (false, format!("the connection is being made anew: {why}")),
-        Link::Failed { why, .. } => (false, why.clone()),
+        ConnectionState::Connecting => (false, "not connected yet".to_owned()),
+        ConnectionState::Up => (true, "connected".to_owned()),
+        ConnectionState::Lost(why) => (false, format!("the connection is being made anew: {why}")),
+        ConnectionState::Failed { why, .. } => (false, why.clone()),
     };
     let ready = facts.ready.as_ref().map(|(at_ms, bot, servers)| {
         format!("last session as {bot} in {servers} servers since {}", format_utc(*at_ms))
@@ -138,7 +144,7 @@ fn said(facts: &Facts) -> (bool, Vec<String>) {
 }
 
 /// Returns the reasons why no requests are made.
-fn held(requests: &Counts) -> Vec<String> {
+fn held_texts(requests: &Counts) -> Vec<String> {
     let unauthorized = requests.unauthorized.then(|| {
         "Discord refuses the token: reset it (Developer Portal, Bot), put the new one where the configuration says, and \
          reload the gateway (SIGHUP to `serve`; `up` is started again); what waits is sent then"
@@ -154,7 +160,7 @@ fn held(requests: &Counts) -> Vec<String> {
 }
 
 /// Describes the bound conversations that the bot cannot read.
-fn shut(count: usize) -> Option<String> {
+fn inaccessible_text(count: usize) -> Option<String> {
     (count > 0).then(|| {
         format!(
             "{count} bound conversations cannot be read: give the bot View Channel and Read Message History there; \
@@ -164,7 +170,7 @@ fn shut(count: usize) -> Option<String> {
 }
 
 /// Describes the channels in which agents should speak under their own names but cannot.
-fn nameless(count: usize) -> Option<String> {
+fn nameless_text(count: usize) -> Option<String> {
     (count > 0).then(|| {
         format!(
             "in {count} channels agents speak as the bot, which has no webhook there that it can use: give it Manage \
@@ -174,7 +180,7 @@ fn nameless(count: usize) -> Option<String> {
 }
 
 /// Describes the permissions that Discord found missing since the start.
-fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> {
+fn refused_text(requests: &Counts, application: Option<Snowflake>) -> Option<String> {
     let of = |meaning: Meaning| {
         let kinds = requests.requests.iter().filter(move |((_, outcome), _)| *outcome == meaning.as_str());
         kinds.map(|((route, _), _)| *route).collect::<Vec<_>>()
@@ -248,9 +254,9 @@ mod tests {
             (vec![fatal()], false, vec!["code 4014", "Message Content Intent"]),
             (vec![ready(), Event::Alarm("x".to_owned())], true, vec!["connected"]),
         ] {
-            let pulse = Pulse::default();
-            events.iter().for_each(|event| pulse.hear(event, 1_782_259_200_000));
-            let (is_ok, words) = said(&pulse.now());
+            let pulse = ConnectionHealth::default();
+            events.iter().for_each(|event| pulse.on_event(event, 1_782_259_200_000));
+            let (is_ok, words) = status_texts(&pulse.now());
             let words = words.join("; ");
             assert_eq!(is_ok, ok, "{words}");
             assert!(wants.iter().all(|want| words.contains(want)), "{words}");
@@ -260,20 +266,22 @@ mod tests {
     #[test]
     fn what_holds_requests_back_is_said_with_what_to_do() {
         let mut counts = Counts::default();
-        assert_eq!((held(&counts), refused(&counts, None)), (vec![], None));
+        assert_eq!((held_texts(&counts), refused_text(&counts, None)), (vec![], None));
         counts.requests.insert(("create_message", "done"), 4);
         counts.requests.insert(("add_reaction", "forbidden"), 2);
         counts.requests.insert(("messages", "lost_access"), 1);
-        let words = refused(&counts, Some(Snowflake(5))).unwrap();
+        let words = refused_text(&counts, Some(Snowflake(5))).unwrap();
         assert!(words.contains(": add_reaction, messages; open https://"), "{words}");
         assert!(words.contains("client_id=5&"), "{words}");
         counts.unauthorized = true;
         counts.shut_for = Some(Duration::from_millis(200));
-        let words = held(&counts).join("; ");
+        let words = held_texts(&counts).join("; ");
         assert!(words.contains("reset it") && words.contains("for 1 seconds"), "{words}");
-        assert_eq!((shut(0), nameless(0)), (None, None));
-        assert!(nameless(1).unwrap().contains("Manage Webhooks"));
-        assert!(shut(2).unwrap().starts_with("2 bound conversations cannot be read: give the bot"));
+        assert_eq!((inaccessible_text(0), nameless_text(0)), (None, None));
+        assert!(nameless_text(1).unwrap().contains("Manage Webhooks"));
+        assert!(
+            inaccessible_text(2).unwrap().starts_with("2 bound conversations cannot be read: give the bot")
+        );
     }
 
     #[test]

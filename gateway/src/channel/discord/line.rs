@@ -11,10 +11,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 /// Maximum number of waiting events; a further event causes a gap and thus a backfill.
 const EVENTS_MAX: usize = 4_096;
 /// Maximum wait for each remaining event of a connection that is being closed.
-const LAST: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connection; closed on drop.
-pub(super) struct Line {
+pub(super) struct EventConnection {
     events: Events,
     /// True if more events may arrive.
     is_open: bool,
@@ -22,11 +22,11 @@ pub(super) struct Line {
     end: Option<DropGuard>,
 }
 
-impl Line {
+impl EventConnection {
     /// Opens a connection with the live settings.
-    pub(super) fn open(inner: &Inner) -> Self {
+    pub(super) fn connect(inner: &Inner) -> Self {
         let now = inner.settings();
-        if now.door.allowed.is_empty() && now.door.approvers.is_empty() {
+        if now.access.allowed.is_empty() && now.access.approvers.is_empty() {
             tracing::warn!(
                 account = inner.account,
                 "nobody may speak to agents here: name users or roles in channels.discord.accounts.{}.allowed_users",
@@ -59,23 +59,23 @@ impl Line {
     }
 
     /// True if the connection has failed for good, or was opened with a token other than `token`.
-    pub(super) fn is_no_use_with(&self, token: &Secret) -> bool {
+    pub(super) fn is_unusable_with(&self, token: &Secret) -> bool {
         !self.is_open || self.token != *token
     }
 
-    /// Closes the connection. Events received before are still available through [`Line::last`].
-    pub(super) fn end(&mut self) {
+    /// Closes the connection. Events received before are still available through [`EventConnection::drain`].
+    pub(super) fn close(&mut self) {
         self.end = None;
     }
 
     /// Returns the next remaining event of a closed connection; `None` after the last one or the time limit.
-    pub(super) async fn last(&mut self) -> Option<Event> {
-        tokio::time::timeout(LAST, self.events.next()).await.ok().flatten()
+    pub(super) async fn drain(&mut self) -> Option<Event> {
+        tokio::time::timeout(DRAIN_TIMEOUT, self.events.next()).await.ok().flatten()
     }
 }
 
 #[cfg(test)]
-impl Line {
+impl EventConnection {
     /// Creates a connection with this token and these events.
     pub(super) fn of(token: Secret, events: Events) -> Self {
         Self { events, is_open: true, token, end: None }

@@ -15,7 +15,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 
 /// Retry interval while Discord refuses the token or cannot be queried, in milliseconds. A retry with a
 /// refused token makes no request.
-pub(super) const AGAIN_MS: u64 = 5_000;
+pub(super) const RETRY_AFTER_MS: u64 = 5_000;
 /// Maximum number of buttons per row, and of rows per message.
 const ROW: usize = 5;
 /// Maximum number of buttons per message.
@@ -24,7 +24,7 @@ pub(super) const BUTTONS_MAX: usize = ROW * ROW;
 const NAME_UNITS_MAX: usize = 90;
 
 /// Converts a message with files.
-pub(super) fn whole(message: &Outgoing) -> Body {
+pub(super) fn message_body(message: &Outgoing) -> Body {
     Body { files: message.files.iter().map(file).collect(), ..body(&message.tagged(), &message.actions) }
 }
 
@@ -58,7 +58,7 @@ fn button(action: &MessageButton) -> Option<Button> {
 
 /// Returns the custom id of the first button of a status card. No other message has this id, so a card is
 /// recognised by the button even after edits.
-pub(super) fn button_of_card(message: &Outgoing) -> Option<String> {
+pub(super) fn card_button_id(message: &Outgoing) -> Option<String> {
     let of_card = message.actions.first().filter(|_| message.kind == PartKind::Card)?;
     custom_id::encode(&of_card.command).ok()
 }
@@ -67,13 +67,14 @@ pub(super) fn button_of_card(message: &Outgoing) -> Option<String> {
 /// the first one alone is too long.
 pub(super) fn fit(text: &str, units: usize) -> String {
     let text = text.trim();
-    let whole = taken(text.graphemes(true), units);
-    let fits = if whole.is_empty() { taken(text.split_inclusive(|_: char| true), units) } else { whole };
+    let whole = take_fitting(text.graphemes(true), units);
+    let fits =
+        if whole.is_empty() { take_fitting(text.split_inclusive(|_: char| true), units) } else { whole };
     fits.trim_end().to_owned()
 }
 
 /// Returns the first pieces that fit into `units` UTF-16 units.
-fn taken<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
+fn take_fitting<'a>(pieces: impl Iterator<Item = &'a str>, units: usize) -> String {
     let mut left = units;
     let fits = |piece: &&str| {
         let rest = left.checked_sub(piece.encode_utf16().count());
@@ -106,7 +107,7 @@ pub(super) const fn priority(message: &Outgoing) -> Priority {
 
 /// Attachments of a sent message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Files {
+pub(super) enum AttachmentState {
     /// No files.
     None,
     /// At least one file.
@@ -117,15 +118,19 @@ pub(super) enum Files {
 }
 
 /// Discord's error code for an unspecified missing permission.
-const SOME_RIGHT: u32 = 50_013;
+const MISSING_PERMISSION: u32 = 50_013;
 
 /// True if a refusal is for an unspecified missing permission: to attach files, or to write at all.
-pub(super) fn is_of_some_right(fault: &Fault) -> bool {
-    matches!(fault, Fault::Rejected(rejection) if rejection.code == Some(SOME_RIGHT))
+pub(super) fn is_missing_permission(fault: &Fault) -> bool {
+    matches!(fault, Fault::Rejected(rejection) if rejection.code == Some(MISSING_PERMISSION))
 }
 
 /// Converts the result of a send.
-pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: Files) -> SendOutcome {
+pub(super) fn send_outcome(
+    result: Result<Posted, Fault>,
+    nonce: &str,
+    files: AttachmentState,
+) -> SendOutcome {
     match result {
         Ok(posted) => SendOutcome::Sent { message_id: posted.id.to_string() },
         Err(Fault::Limited { retry_after }) => SendOutcome::Limited { retry_after_ms: millis(retry_after) },
@@ -136,7 +141,7 @@ pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: Files) -> 
         }
         // D7: the message waits for a new token, and for nothing else.
         Err(fault) if fault.meaning() == Some(Meaning::Unauthorized) => {
-            SendOutcome::Limited { retry_after_ms: AGAIN_MS }
+            SendOutcome::Limited { retry_after_ms: RETRY_AFTER_MS }
         }
         Err(Fault::Rejected(rejection)) => {
             let why = rejection.to_string();
@@ -151,13 +156,13 @@ pub(super) fn sent(result: Result<Posted, Fault>, nonce: &str, files: Files) -> 
 
 /// Returns `None` if a refusal is unrelated to the files of a message. Otherwise the text alone may be
 /// accepted, and the result is true if the refusal may be temporary.
-fn files_refused(rejection: &Rejection, files: Files) -> Option<bool> {
-    let Files::Some { may_write } = files else { return None };
+fn files_refused(rejection: &Rejection, files: AttachmentState) -> Option<bool> {
+    let AttachmentState::Some { may_write } = files else { return None };
     // A refusal without a Discord error code comes from an intermediary and may be temporary.
     let is_of_discord = rejection.status.is_none() || rejection.code.is_some_and(|code| code != 0);
     match rejection.meaning {
         Meaning::TooLarge | Meaning::Invalid | Meaning::Filtered => Some(!is_of_discord),
-        Meaning::Forbidden if rejection.code == Some(SOME_RIGHT) => match may_write {
+        Meaning::Forbidden if rejection.code == Some(MISSING_PERMISSION) => match may_write {
             Some(true) => Some(false),
             Some(false) => None,
             None => Some(true),
@@ -168,7 +173,7 @@ fn files_refused(rejection: &Rejection, files: Files) -> Option<bool> {
 }
 
 /// Converts the result of an edit.
-pub(super) fn edited(result: Result<(), Fault>) -> EditOutcome {
+pub(super) fn edit_outcome(result: Result<(), Fault>) -> EditOutcome {
     match result {
         // A newer edit replaced this one and shows more.
         Ok(()) | Err(Fault::Superseded) => EditOutcome::Edited,
@@ -233,11 +238,11 @@ mod tests {
             rejected(true, Meaning::Locked),
             rejected(false, Meaning::Gone(What::Channel)),
             // D7: the next token may be accepted.
-            (Err(refused(Meaning::Unauthorized)), SendOutcome::Limited { retry_after_ms: AGAIN_MS }),
+            (Err(refused(Meaning::Unauthorized)), SendOutcome::Limited { retry_after_ms: RETRY_AFTER_MS }),
             rejected(false, Meaning::Invalid),
             rejected(false, Meaning::TooLarge),
         ] {
-            assert_eq!(sent(result, "n", Files::None), want);
+            assert_eq!(send_outcome(result, "n", AttachmentState::None), want);
         }
     }
 
@@ -276,28 +281,36 @@ mod tests {
                 true => SendOutcome::FilesRefused { why, again },
                 false => SendOutcome::Rejected { why, again },
             };
-            assert_eq!(sent(Err(fault.clone()), "n", Files::Some { may_write }), want, "{status} {code:?}");
-            let plain = sent(Err(fault), "n", Files::None);
+            assert_eq!(
+                send_outcome(Err(fault.clone()), "n", AttachmentState::Some { may_write }),
+                want,
+                "{status} {code:?}"
+            );
+            let plain = send_outcome(Err(fault), "n", AttachmentState::None);
             assert!(matches!(plain, SendOutcome::Rejected { .. }), "{status} {code:?}");
         }
         // A request that we refuse to send ourselves is not retried.
         let own = fault(None, None, Meaning::TooLarge);
         let want = SendOutcome::FilesRefused { why: own.to_string(), again: false };
-        assert_eq!(sent(Err(own), "n", Files::Some { may_write: None }), want);
-        let gone = sent(Err(refused(Meaning::SentAndDeleted)), "n", Files::Some { may_write: None });
+        assert_eq!(send_outcome(Err(own), "n", AttachmentState::Some { may_write: None }), want);
+        let gone = send_outcome(
+            Err(refused(Meaning::SentAndDeleted)),
+            "n",
+            AttachmentState::Some { may_write: None },
+        );
         assert_eq!(gone, SendOutcome::Sent { message_id: "deleted-n".to_owned() });
     }
 
     #[test]
     fn an_edit_that_a_newer_one_replaced_is_none_to_repeat() {
-        assert_eq!(edited(Ok(())), EditOutcome::Edited);
-        assert_eq!(edited(Err(Fault::Superseded)), EditOutcome::Edited);
+        assert_eq!(edit_outcome(Ok(())), EditOutcome::Edited);
+        assert_eq!(edit_outcome(Err(Fault::Superseded)), EditOutcome::Edited);
         let gone = refused(Meaning::Gone(What::Message));
-        assert_eq!(edited(Err(gone.clone())), EditOutcome::Gone { why: gone.to_string() });
+        assert_eq!(edit_outcome(Err(gone.clone())), EditOutcome::Gone { why: gone.to_string() });
         let never = refused(Meaning::Filtered);
-        assert_eq!(edited(Err(never.clone())), EditOutcome::Refused { why: never.to_string() });
+        assert_eq!(edit_outcome(Err(never.clone())), EditOutcome::Refused { why: never.to_string() });
         let old = refused(Meaning::OldEdits);
-        assert_eq!(edited(Err(old.clone())), EditOutcome::Failed { why: old.to_string() });
+        assert_eq!(edit_outcome(Err(old.clone())), EditOutcome::Failed { why: old.to_string() });
     }
 
     /// A click runs the command in the button.
@@ -361,7 +374,7 @@ mod tests {
     #[test]
     fn cards_are_left_before_their_edits_are_rationed() {
         use acp_discord::core::gate::OLD_MS;
-        let until = super::super::EDITS_UNTIL_MS;
+        let until = super::super::EDIT_WINDOW_MS;
         assert!(until + 5 * 60_000 <= OLD_MS, "{until}");
     }
 }

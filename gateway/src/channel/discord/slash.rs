@@ -1,7 +1,7 @@
 //! Definitions of the slash commands: the text commands as Discord forms. Input becomes the equivalent
 //! command line.
 
-use crate::channel::Suggest;
+use crate::channel::SuggestionKind;
 use acp_discord::core::commands::{Kind, Param, Place, Spec, Takes};
 use acp_discord::core::event::{Command, Given, Value};
 
@@ -12,7 +12,7 @@ fn spec(name: &str, says: &str, takes: Takes) -> Spec {
     Spec { name: name.to_owned(), says: says.to_owned(), takes }
 }
 
-fn verb(name: &str, says: &str, params: Vec<Param>) -> Spec {
+fn subcommand(name: &str, says: &str, params: Vec<Param>) -> Spec {
     spec(name, says, Takes::Options(params))
 }
 
@@ -25,11 +25,11 @@ fn text(name: &str, says: &str, place: Place) -> Param {
 }
 
 /// Creates a text parameter with suggestions.
-fn known(name: &str, says: &str, place: Place) -> Param {
+fn suggested_text(name: &str, says: &str, place: Place) -> Param {
     param(name, says, Kind::Text { max: TEXT_MAX, suggest: true }, place)
 }
 
-fn wanted(param: Param) -> Param {
+fn required(param: Param) -> Param {
     Param { required: true, ..param }
 }
 
@@ -39,12 +39,12 @@ fn choice(name: &str, says: &str, of: &[&str], place: Place) -> Param {
 }
 
 fn session() -> Param {
-    known("session", "another session than this conversation's", Place::Flag)
+    suggested_text("session", "another session than this conversation's", Place::Flag)
 }
 
-fn ending(name: &str, says: &str) -> Spec {
+fn end_command(name: &str, says: &str) -> Spec {
     let discard = param("discard", "its agent forgets it too", Kind::Bool, Place::Flag);
-    verb(name, says, vec![session(), discard])
+    subcommand(name, says, vec![session(), discard])
 }
 
 /// Policies for the permission requests of an agent.
@@ -52,118 +52,130 @@ const MODES: [&str; 4] = ["ask", "approve-reads", "approve-all", "deny-all"];
 
 /// Returns all commands in the order shown by Discord.
 pub(super) fn specs() -> Vec<Spec> {
-    let acp = [spawning(), turns(), sessions(), settings(), questions(), around()].concat();
+    let acp = [
+        spawn_commands(),
+        turn_commands(),
+        session_commands(),
+        setting_commands(),
+        permission_commands(),
+        other_commands(),
+    ]
+    .concat();
     let window = |name: &str, says: &str| {
-        verb(name, says, vec![text("time", "90m, 1h30m, 2d or off", Place::Word(0)), session()])
+        subcommand(name, says, vec![text("time", "90m, 1h30m, 2d or off", Place::Word(0)), session()])
     };
     let windows = vec![
         window("idle", "After how long without a word it ends"),
         window("max-age", "How long it lasts in any case"),
     ];
-    let whose = vec![wanted(known("session", "which", Place::Word(0)))];
+    let whose = vec![required(suggested_text("session", "which", Place::Word(0)))];
     vec![
         spec("acp", "Agents and their sessions", Takes::Verbs(acp)),
         spec("session", "How long this binding lasts", Takes::Verbs(windows)),
-        verb("focus", "Bind this conversation to a session", whose),
-        verb("unfocus", "Unbind this conversation", vec![]),
-        verb("agents", "What runs, and what can be started", vec![]),
+        subcommand("focus", "Bind this conversation to a session", whose),
+        subcommand("unfocus", "Unbind this conversation", vec![]),
+        subcommand("agents", "What runs, and what can be started", vec![]),
     ]
 }
 
-fn spawning() -> Vec<Spec> {
+fn spawn_commands() -> Vec<Spec> {
     let spawn = vec![
-        known("agent", "which agent", Place::Word(0)),
+        suggested_text("agent", "which agent", Place::Word(0)),
         text("cwd", "its directory", Place::Flag),
         text("label", "what you call it", Place::Flag),
         choice("mode", "how long it lives", &["persistent", "oneshot"], Place::Flag),
         choice("permission", "what happens when it asks", &MODES, Place::Flag),
         choice("thread", "where it answers", &["auto", "here", "off"], Place::Flag),
     ];
-    vec![verb("spawn", "Start a session", spawn)]
+    vec![subcommand("spawn", "Start a session", spawn)]
 }
 
 /// Returns the commands on running and queued turns.
-fn turns() -> Vec<Spec> {
+fn turn_commands() -> Vec<Spec> {
     let this = text("run", "this run and no other", Place::Flag);
-    let what = wanted(text("text", "what", Place::Rest));
-    let which = wanted(text("run", "which", Place::Word(0)));
+    let what = required(text("text", "what", Place::Rest));
+    let which = required(text("run", "which", Place::Word(0)));
     vec![
-        verb("cancel", "Stop the running turn", vec![session(), this]),
-        verb("steer", "Say something into the running turn", vec![what, session()]),
-        verb("drop", "Take a message out of the queue", vec![which, session()]),
+        subcommand("cancel", "Stop the running turn", vec![session(), this]),
+        subcommand("steer", "Say something into the running turn", vec![what, session()]),
+        subcommand("drop", "Take a message out of the queue", vec![which, session()]),
     ]
 }
 
-fn sessions() -> Vec<Spec> {
+fn session_commands() -> Vec<Spec> {
     vec![
-        ending("close", "End the session"),
-        ending("archive", "End the session, to be read later"),
-        ending("delete", "End the session, and list it no more"),
-        ending("reset", "End the session, to begin again"),
-        verb("new", "Start the agent's conversation anew", vec![session()]),
-        verb("sessions", "The sessions", vec![]),
-        verb("status", "What a session is and does", vec![session()]),
+        end_command("close", "End the session"),
+        end_command("archive", "End the session, to be read later"),
+        end_command("delete", "End the session, and list it no more"),
+        end_command("reset", "End the session, to begin again"),
+        subcommand("new", "Start the agent's conversation anew", vec![session()]),
+        subcommand("sessions", "The sessions", vec![]),
+        subcommand("status", "What a session is and does", vec![session()]),
     ]
 }
 
-fn settings() -> Vec<Spec> {
-    let word = |name: &str, says: &str| wanted(text(name, says, Place::Word(0)));
-    let option = wanted(known("option", "which", Place::Word(0)));
-    let value = wanted(text("value", "to what", Place::Word(1)));
+fn setting_commands() -> Vec<Spec> {
+    let word = |name: &str, says: &str| required(text(name, says, Place::Word(0)));
+    let option = required(suggested_text("option", "which", Place::Word(0)));
+    let value = required(text("value", "to what", Place::Word(1)));
     let modes = choice("mode", "what happens", &MODES, Place::Word(0));
     let number = Kind::Integer { min: 0, max: 86_400 };
-    let seconds = wanted(param("seconds", "0 takes the limit away", number, Place::Word(0)));
+    let seconds = required(param("seconds", "0 takes the limit away", number, Place::Word(0)));
     vec![
-        verb("set-mode", "Set the agent's mode", vec![word("mode", "which"), session()]),
-        verb("set", "Set one of the agent's options", vec![option, value, session()]),
-        verb("cwd", "Go on in another directory", vec![word("dir", "which"), session()]),
-        verb("permissions", "What the agent waits for, or what happens when it asks", vec![modes, session()]),
-        verb("timeout", "How long a turn may take", vec![seconds, session()]),
-        verb("model", "Set the agent's model", vec![word("model", "which"), session()]),
-        verb("reset-options", "All settings back to what configuration says", vec![session()]),
+        subcommand("set-mode", "Set the agent's mode", vec![word("mode", "which"), session()]),
+        subcommand("set", "Set one of the agent's options", vec![option, value, session()]),
+        subcommand("cwd", "Go on in another directory", vec![word("dir", "which"), session()]),
+        subcommand(
+            "permissions",
+            "What the agent waits for, or what happens when it asks",
+            vec![modes, session()],
+        ),
+        subcommand("timeout", "How long a turn may take", vec![seconds, session()]),
+        subcommand("model", "Set the agent's model", vec![word("model", "which"), session()]),
+        subcommand("reset-options", "All settings back to what configuration says", vec![session()]),
     ]
 }
 
 /// Returns the commands on permission requests.
-fn questions() -> Vec<Spec> {
+fn permission_commands() -> Vec<Spec> {
     let id = || text("id", "which question, where there are several", Place::Word(0));
-    let option = wanted(text("option", "its number or id", Place::Word(1)));
+    let option = required(text("option", "its number or id", Place::Word(1)));
     vec![
-        verb("allow", "Allow what the agent asks for", vec![id(), session()]),
-        verb("deny", "Refuse it", vec![id(), session()]),
-        verb("answer", "Answer it with one of its options", vec![option, id(), session()]),
+        subcommand("allow", "Allow what the agent asks for", vec![id(), session()]),
+        subcommand("deny", "Refuse it", vec![id(), session()]),
+        subcommand("answer", "Answer it with one of its options", vec![option, id(), session()]),
     ]
 }
 
-fn around() -> Vec<Spec> {
+fn other_commands() -> Vec<Spec> {
     vec![
-        verb(
+        subcommand(
             "verbosity",
             "How much this conversation is told of a turn",
             vec![choice("level", "how much", &["full", "compact", "none", "default"], Place::Word(0))],
         ),
-        verb("doctor", "How the gateway is", vec![]),
-        verb("install", "How agents are set up", vec![]),
-        verb("help", "All commands", vec![]),
+        subcommand("doctor", "How the gateway is", vec![]),
+        subcommand("install", "How agents are set up", vec![]),
+        subcommand("help", "All commands", vec![]),
     ]
 }
 
 /// Returns the parameter that is being typed, as kind of suggestion and prefix.
-pub(super) fn typed(command: &Command) -> Option<(Suggest, String)> {
-    let given = focused(&command.options)?;
+pub(super) fn focused_suggestion(command: &Command) -> Option<(SuggestionKind, String)> {
+    let given = focused_option(&command.options)?;
     let Value::Text(prefix) = &given.value else { return None };
     let what = match given.name.as_str() {
-        "agent" => Suggest::Agents,
-        "session" => Suggest::Sessions,
-        "option" => Suggest::Options,
+        "agent" => SuggestionKind::Agents,
+        "session" => SuggestionKind::Sessions,
+        "option" => SuggestionKind::Options,
         _ => return None,
     };
     Some((what, prefix.clone()))
 }
 
-fn focused(options: &[Given]) -> Option<&Given> {
+fn focused_option(options: &[Given]) -> Option<&Given> {
     options.iter().find_map(|given| match &given.value {
-        Value::Sub(below) => focused(below),
+        Value::Sub(below) => focused_option(below),
         _ => given.focused.then_some(given),
     })
 }
@@ -260,13 +272,16 @@ mod tests {
         };
         let sub = |below| vec![Given { name: "spawn".to_owned(), value: Value::Sub(below), focused: false }];
         for (name, want) in [
-            ("agent", Some((Suggest::Agents, "de".to_owned()))),
-            ("session", Some((Suggest::Sessions, "de".to_owned()))),
-            ("option", Some((Suggest::Options, "de".to_owned()))),
+            ("agent", Some((SuggestionKind::Agents, "de".to_owned()))),
+            ("session", Some((SuggestionKind::Sessions, "de".to_owned()))),
+            ("option", Some((SuggestionKind::Options, "de".to_owned()))),
             ("cwd", None),
         ] {
-            assert_eq!(typed(&command("acp", sub(vec![given("label", false), given(name, true)]))), want);
+            assert_eq!(
+                focused_suggestion(&command("acp", sub(vec![given("label", false), given(name, true)]))),
+                want
+            );
         }
-        assert_eq!(typed(&command("acp", sub(vec![given("agent", false)]))), None);
+        assert_eq!(focused_suggestion(&command("acp", sub(vec![given("agent", false)]))), None);
     }
 }

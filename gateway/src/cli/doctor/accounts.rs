@@ -70,8 +70,8 @@ fn readable(
     account: &crate::config::DiscordAccount,
     env: &BTreeMap<String, String>,
 ) -> Result<String, String> {
-    let settings = crate::channel::discord::Settings::of(id, account, |name| env.get(name).cloned())?;
-    let nobody = settings.door.allowed.is_empty() && settings.door.approvers.is_empty();
+    let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned())?;
+    let nobody = settings.access.allowed.is_empty() && settings.access.approvers.is_empty();
     let who =
         if nobody { "; nobody may speak there yet: name them in allowed_users or allowed_roles" } else { "" };
     Ok(format!("token readable, at {}{who}", settings.base.text()))
@@ -99,7 +99,7 @@ fn account_issues(
         }
     }
     let is_discords = account.base_url.is_none();
-    let settings = crate::channel::discord::Settings::of(id, account, |name| env.get(name).cloned());
+    let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned());
     if is_discords && settings.is_ok_and(|settings| !is_token(settings.token.expose())) {
         let text = "the token has not the form of a bot's (three parts with dots between them): copy it from the \
                     Developer Portal, Bot, Reset Token";

@@ -3,8 +3,8 @@
 //!
 //! Owners of a session are the person who spawned it (the first one bound to it) and everyone bound to it
 //! now. The operator runs the gateway; each channel decides who of its users that is
-//! ([`crate::channel::Channel::standing`]). No source document has a key for further administrators, so none
-//! exists.
+//! ([`crate::channel::ChannelAdapter::author_role`]). No source document has a key for further
+//! administrators, so none exists.
 
 use super::{ChatCommand, SessionAction};
 use crate::error::Failure;

@@ -366,7 +366,7 @@ async fn running(store: &Store) -> RunId {
 #[tokio::test]
 async fn a_card_goes_on_in_another_message_when_its_own_is_too_old() {
     let (_dir, store, mut scribe) = begun().await;
-    let board = Arc::new(Board { can_edit: true, edits_until_ms: Some(3_000_000), ..Board::default() });
+    let board = Arc::new(Board { can_edit: true, edit_window_ms: Some(3_000_000), ..Board::default() });
     let (task, stop) = drive(&store, &board, LIVE);
     scribe.say("One. ").await;
     board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
@@ -490,10 +490,10 @@ async fn tried_again(ends: bool) {
     scribe.done().await;
     let channel = Arc::new(Faulty::default());
     channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::Limit, 2_000));
-    let pass = Pass {
+    let pass = DeliveryWorker {
         metrics: Metrics::default(),
         store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
         live: configured(""),
         stop: CancellationToken::new(),
         retry_first_ms: 1,
@@ -523,9 +523,9 @@ async fn tried_again(ends: bool) {
         assert_eq!(channel.texts(), Vec::<String>::new());
         return;
     }
-    assert_eq!((left, channel.texts()), (Left::Unknown, vec![]));
-    assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (Left::Unknown, vec![]));
+    assert_eq!((left, channel.texts()), (WorkerExit::Unknown, vec![]));
+    assert_eq!((pass.run(due.clone(), None).await, channel.texts()), (WorkerExit::Unknown, vec![]));
     assert!(park(false).await.unwrap());
-    assert_eq!(pass.run(due, None).await, Left::At(3));
+    assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
     assert_eq!((channel.texts(), states(&store).await), (vec!["x".to_owned()], vec!["sent".to_owned()]));
 }

@@ -35,7 +35,7 @@ impl Shelf {
     }
 }
 
-impl Channel for Shelf {
+impl ChannelAdapter for Shelf {
     fn id(&self) -> &'static str {
         "console"
     }
@@ -48,11 +48,11 @@ impl Channel for Shelf {
         Some(1 << 20)
     }
 
-    fn normal(&self) -> UnboundDestination {
+    fn unbound_destination(&self) -> UnboundDestination {
         UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             self.hang(&self.hangs_before).await;
             let said = self.says.lock().unwrap().pop_front();
@@ -68,12 +68,13 @@ impl Channel for Shelf {
         })
     }
 
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let taken = self.taken.lock().unwrap();
         let sizes =
             |message: &Outgoing| message.files.iter().map(|file| file.bytes.len()).collect::<Vec<_>>();
         let found = taken.iter().find(|known| known.text == message.text && sizes(known) == sizes(message));
-        let found = found.map_or(Lookup::Absent, |known| Lookup::Found { message_id: known.nonce.clone() });
+        let found = found
+            .map_or(LookupOutcome::Absent, |known| LookupOutcome::Found { message_id: known.nonce.clone() });
         Box::pin(std::future::ready(found))
     }
 }
@@ -100,7 +101,7 @@ async fn written() -> (tempfile::TempDir, Store, acp_shared::ids::BindingId) {
 }
 
 pub(super) fn start(store: &Store, shelf: &Arc<Shelf>, stop: &CancellationToken) -> JoinHandle<()> {
-    driven(store, Arc::clone(shelf) as Arc<dyn Channel>, &configured(""), stop)
+    driven(store, Arc::clone(shelf) as Arc<dyn ChannelAdapter>, &configured(""), stop)
 }
 
 #[tokio::test]
@@ -178,9 +179,9 @@ async fn go(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId) {
 
 async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId, metrics: Metrics) {
     let due = store.read("due", move |db| rows::due_of_binding(db, id)).await.unwrap().unwrap();
-    let pass = Pass {
+    let pass = DeliveryWorker {
         store: store.clone(),
-        channels: Channels::new([Arc::clone(shelf) as Arc<dyn Channel>]),
+        channels: Channels::new([Arc::clone(shelf) as Arc<dyn ChannelAdapter>]),
         live: configured(""),
         metrics,
         stop: CancellationToken::new(),
@@ -188,7 +189,7 @@ async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::Binding
     };
     // It comes to an end.
     let left = tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.unwrap();
-    assert!(matches!(left, Left::At(_)), "{left:?}");
+    assert!(matches!(left, WorkerExit::At(_)), "{left:?}");
 }
 
 fn refused(again: bool) -> SendOutcome {
@@ -290,7 +291,7 @@ async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named()
     store.write("harm", harm).await.unwrap();
     let metrics = Metrics::default();
     let stop = CancellationToken::new();
-    let channels = Channels::new([Arc::clone(&shelf) as Arc<dyn Channel>]);
+    let channels = Channels::new([Arc::clone(&shelf) as Arc<dyn ChannelAdapter>]);
     let work = run(store.clone(), channels, configured(""), metrics.clone(), stop.clone());
     let task = tokio::spawn(work);
     let named = eventually("it to be named", || async {

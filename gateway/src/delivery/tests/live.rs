@@ -19,7 +19,7 @@ pub(super) struct Board {
     /// What it was shown beside them, where it shows such things.
     pub(super) signals: Option<Mutex<Vec<Signal>>>,
     /// How long a message can be changed.
-    pub(super) edits_until_ms: Option<u64>,
+    pub(super) edit_window_ms: Option<u64>,
     /// How many edits fail from now on.
     pub(super) failures: AtomicU32,
     /// Edits have no end from now on.
@@ -78,7 +78,7 @@ impl Board {
     }
 }
 
-impl Channel for Board {
+impl ChannelAdapter for Board {
     fn id(&self) -> &'static str {
         "console"
     }
@@ -87,11 +87,11 @@ impl Channel for Board {
         MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> UnboundDestination {
+    fn unbound_destination(&self) -> UnboundDestination {
         UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             while self.is_slow.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -104,12 +104,12 @@ impl Channel for Board {
         })
     }
 
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         Box::pin(async move {
             let messages = self.messages.lock().unwrap();
             match messages.iter().position(|known| known.nonce == message.nonce) {
-                Some(at) => Lookup::Found { message_id: at.to_string() },
-                None => Lookup::Absent,
+                Some(at) => LookupOutcome::Found { message_id: at.to_string() },
+                None => LookupOutcome::Absent,
             }
         })
     }
@@ -126,13 +126,13 @@ impl Channel for Board {
         self.signals.is_some()
     }
 
-    fn signal<'a>(&'a self, _to: &'a ConversationRef, signal: &'a Signal) -> Reply<'a, ()> {
+    fn signal<'a>(&'a self, _to: &'a ConversationRef, signal: &'a Signal) -> BoxFuture<'a, ()> {
         self.signals.as_ref().unwrap().lock().unwrap().push(signal.clone());
         Box::pin(std::future::ready(()))
     }
 
-    fn edits_until_ms(&self) -> Option<u64> {
-        self.edits_until_ms
+    fn edit_window_ms(&self) -> Option<u64> {
+        self.edit_window_ms
     }
 
     fn edit<'a>(
@@ -140,7 +140,7 @@ impl Channel for Board {
         _to: &'a ConversationRef,
         message_id: &'a str,
         message: &'a Outgoing,
-    ) -> Reply<'a, EditOutcome> {
+    ) -> BoxFuture<'a, EditOutcome> {
         Box::pin(async move {
             if self.is_stuck.load(Ordering::SeqCst) {
                 self.stuck.notify_one();
@@ -192,7 +192,7 @@ pub(super) async fn begun() -> (tempfile::TempDir, Store, Scribe) {
 
 pub(super) fn drive(store: &Store, board: &Arc<Board>, text: &str) -> (JoinHandle<()>, CancellationToken) {
     let stop = CancellationToken::new();
-    let task = driven(store, Arc::clone(board) as Arc<dyn Channel>, &configured(text), &stop);
+    let task = driven(store, Arc::clone(board) as Arc<dyn ChannelAdapter>, &configured(text), &stop);
     (task, stop)
 }
 

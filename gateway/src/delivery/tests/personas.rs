@@ -59,7 +59,7 @@ impl Named {
     }
 }
 
-impl Channel for Named {
+impl ChannelAdapter for Named {
     fn id(&self) -> &'static str {
         "console"
     }
@@ -68,7 +68,7 @@ impl Channel for Named {
         MessageLimit::new(Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> UnboundDestination {
+    fn unbound_destination(&self) -> UnboundDestination {
         UnboundDestination::Hint
     }
 
@@ -76,7 +76,7 @@ impl Channel for Named {
         true
     }
 
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             let next = || self.fates.lock().unwrap().pop_front();
             let fate = message.persona.as_ref().and_then(|_| next()).unwrap_or(Fate::Said);
@@ -101,13 +101,14 @@ impl Channel for Named {
         })
     }
 
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> Reply<'a, Lookup> {
+    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let taken = self.taken.lock().unwrap();
         let is_it = |((name, text), _): &(Said, String)| {
             *text == message.tagged() && (name.is_none() || message.persona.is_some())
         };
         let found = taken.iter().position(is_it);
-        let found = found.map_or(Lookup::Absent, |at| Lookup::Found { message_id: at.to_string() });
+        let found =
+            found.map_or(LookupOutcome::Absent, |at| LookupOutcome::Found { message_id: at.to_string() });
         *self.looks.lock().unwrap() += 1;
         Box::pin(std::future::ready(found))
     }
@@ -131,7 +132,7 @@ async fn answered(label: Option<&str>) -> (tempfile::TempDir, Store, Scribe) {
 
 fn start(store: &Store, channel: &Arc<Named>) -> (JoinHandle<()>, CancellationToken) {
     let stop = CancellationToken::new();
-    (driven(store, Arc::clone(channel) as Arc<dyn Channel>, &configured(""), &stop), stop)
+    (driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(""), &stop), stop)
 }
 
 /// As if so much time had gone by since the parts were given to the channel.

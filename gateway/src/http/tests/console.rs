@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::channel::console::Console;
-use crate::channel::{Channel, Channels, EditOutcome, Outgoing, SendOutcome};
+use crate::channel::{ChannelAdapter, Channels, EditOutcome, Outgoing, SendOutcome};
 use crate::core::project::PartKind;
-use crate::http::console::{
-    ConsoleApi, ConsoleMessageBody, ConsoleMessageResponse, ConversationView, MessagesPage,
-    router as console_router,
-};
-use crate::inbound::Inlet;
+use crate::http::console::ConsoleApi;
+use crate::http::console::ConsoleMessageBody;
+use crate::http::console::ConsoleMessageResponse;
+use crate::http::console::ConversationView;
+use crate::http::console::MessagesPage;
+use crate::http::console::router as console_router;
+use crate::inbound::InboundService;
 use crate::store::Store;
 use crate::store::console::{NewConsoleMessage, insert};
 use crate::store::inbox::Outcome;
@@ -37,9 +39,9 @@ impl ConsoleFixture {
         let ending = CancellationToken::new();
         let service = Arc::clone(fake) as Arc<dyn Service>;
         let api = Api { service: Arc::clone(&service), limits: LIMITS, ending: ending.clone() };
-        let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn Channel>]);
+        let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
         let console = ConsoleApi {
-            inlet: Inlet::new(store.clone(), channels, service, crate::metrics::Metrics::default()),
+            inlet: InboundService::new(store.clone(), channels, service, crate::metrics::Metrics::default()),
             store: store.clone(),
         };
         let routes = router(api.clone()).merge(console_router(api, console));

@@ -74,7 +74,7 @@ async fn b01_a_crash_after_the_removal_is_told_all_the_same() {
     fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
     let said = message("m1", "hello");
     inlet.inner.commit(&said).await.unwrap();
-    let removed = inlet.inner.act(&said, Vec::new()).await.unwrap();
+    let removed = inlet.inner.execute(&said, Vec::new()).await.unwrap();
     let again = super::inlet(&store, &fake);
     assert_eq!(again.resume().await.unwrap(), 1);
     assert_eq!(again.accept(said).await.unwrap(), removed);
@@ -90,7 +90,7 @@ async fn c13_an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &party("", "").conversation))).await;
     let fake = Fake::new(&store);
     let channel = Arc::new(Party::default());
-    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
     let echo = Outcome::Ignored { reason: "own-echo".to_owned() };
     inlet.accept(party("m1", "/acp permissions")).await.unwrap();
     assert_eq!(channel.said.lock().unwrap().as_slice(), ["The agent waits for nothing."]);
@@ -100,7 +100,7 @@ async fn c13_an_echo_is_dropped_after_an_unbind_and_a_restart_too() {
     store.close().await;
     let store = Store::open(dir.path(), crate::store::Durability::Normal).unwrap();
     let fake = Fake::new(&store);
-    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn Channel>);
+    let inlet = inlet_of(&store, &fake, Arc::clone(&channel) as Arc<dyn ChannelAdapter>);
     assert_eq!(inlet.accept(party("party-2", "/acp sessions")).await.unwrap(), echo);
     // The same id elsewhere is a person's, and what is none of ours is left alone.
     let mut elsewhere = party("party-1", "hello");

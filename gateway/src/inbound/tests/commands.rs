@@ -1,8 +1,11 @@
 //! Commands through the inlet: what they do, what they answer, who may, and that each is done once.
 use super::several::{Square, at};
 use super::*;
-use crate::channel::{Lookup, Reply as ChannelReply};
-use crate::core::link::{AgentRequest, AgentRequestKind, PermissionOption};
+use crate::channel::BoxFuture;
+use crate::channel::LookupOutcome;
+use crate::core::link::AgentRequest;
+use crate::core::link::AgentRequestKind;
+use crate::core::link::PermissionOption;
 use crate::core::project::PartKind;
 use crate::core::project::actions::ButtonSubject;
 use crate::core::rows::{BindingRow, PermissionState};
@@ -46,7 +49,7 @@ fn question(id: u32) -> PermissionRow {
 }
 
 /// Session 1 is bound to the conversation `c`, session 2 is called `other` and bound to nothing.
-async fn two_sessions() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
+async fn two_sessions() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
     let (dir, store) = open();
     spawn(&store, sessions(1, ""), Some(binding_row(&keyed(1), &conversation("c")))).await;
     spawn(&store, sessions(2, "other"), None).await;
@@ -55,11 +58,11 @@ async fn two_sessions() -> (tempfile::TempDir, Store, Arc<Fake>, Inlet) {
     (dir, store, fake, inlet)
 }
 
-async fn say(inlet: &Inlet, text: &str) -> Outcome {
+async fn say(inlet: &InboundService, text: &str) -> Outcome {
     inlet.accept(message(RunId::mint().to_string().as_str(), text)).await.unwrap()
 }
 
-pub(super) async fn answer(inlet: &Inlet, text: &str) -> String {
+pub(super) async fn answer(inlet: &InboundService, text: &str) -> String {
     say(inlet, text).await.text().into_owned()
 }
 
@@ -98,9 +101,9 @@ async fn a_typed_answer_is_told_once_where_nothing_can_be_changed() {
         let (square, bound) = (Square::new("one"), if is_here { at("one") } else { conversation("c") });
         spawn(&store, sessions(1, "first"), Some(binding_row(&keyed(1), &bound))).await;
         let fake = Fake::new(&store);
-        let channels = Channels::new([Arc::clone(&square) as Arc<dyn Channel>]);
+        let channels = Channels::new([Arc::clone(&square) as Arc<dyn ChannelAdapter>]);
         let service = Arc::clone(&fake) as Arc<dyn Service>;
-        let inlet = Inlet::new(store.clone(), channels, service, Metrics::default());
+        let inlet = InboundService::new(store.clone(), channels, service, Metrics::default());
         fake.pending.lock().unwrap().push(question(1));
         let said = Inbound {
             standing: Some(RequesterRole::Operator),
@@ -454,14 +457,18 @@ async fn e01_a_command_is_done_once_whatever_is_repeated() {
             fake.pending.lock().unwrap().push(question(1));
             let said = message("m1", verb);
             inlet.inner.commit(&said).await.unwrap();
-            let first = inlet.inner.act(&said, Vec::new()).await.unwrap();
+            let first = inlet.inner.execute(&said, Vec::new()).await.unwrap();
             assert!(!matches!(first, Outcome::Refused { .. }), "{verb}: {first:?}");
             if crash != "done" {
                 let (kept, recorded) = (said.clone(), first.clone());
                 store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
             }
             if crash == "told" {
-                inlet.inner.tell(&said, &first, 0, crate::inbound::tell::Before::Nobody).await.unwrap();
+                inlet
+                    .inner
+                    .send_reply(&said, &first, 0, crate::inbound::tell::PriorReply::NotSent)
+                    .await
+                    .unwrap();
             }
             // In the meantime, by another message.
             store
@@ -504,7 +511,7 @@ async fn state_of(
 /// A channel whose people are only people.
 struct Thread;
 
-impl Channel for Thread {
+impl ChannelAdapter for Thread {
     fn id(&self) -> &'static str {
         "thread"
     }
@@ -513,16 +520,16 @@ impl Channel for Thread {
         MessageLimit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> UnboundDestination {
+    fn unbound_destination(&self) -> UnboundDestination {
         UnboundDestination::Hint
     }
 
-    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> ChannelReply<'a, SendOutcome> {
+    fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async { SendOutcome::Sent { message_id: message.nonce.clone() } })
     }
 
-    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> ChannelReply<'a, Lookup> {
-        Box::pin(async { Lookup::Absent })
+    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
+        Box::pin(async { LookupOutcome::Absent })
     }
 }
 
@@ -530,9 +537,9 @@ impl Channel for Thread {
 async fn e02_others_may_neither_look_nor_touch() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
-    let channels = Channels::new([Arc::new(Thread) as Arc<dyn Channel>]);
+    let channels = Channels::new([Arc::new(Thread) as Arc<dyn ChannelAdapter>]);
     let service = Arc::clone(&fake) as Arc<dyn Service>;
-    let inlet = Inlet::new(store.clone(), channels, service, Metrics::default());
+    let inlet = InboundService::new(store.clone(), channels, service, Metrics::default());
     let at = |id: &str| ConversationRef { channel: "thread".to_owned(), ..conversation(id) };
     let own = BindingRow { bound_by: "ann".to_owned(), ..binding_row(&keyed(1), &at("c")) };
     spawn(&store, sessions(1, "anns"), Some(own)).await;

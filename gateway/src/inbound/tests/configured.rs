@@ -3,7 +3,8 @@
 
 use super::fake::{Party, inlet_of, party};
 use super::*;
-use crate::channel::{Inbox, Placed};
+use crate::channel::BindingLookup;
+use crate::channel::InboundPort;
 use crate::core::configured::StaticSessionSpec;
 use std::path::Path;
 
@@ -74,7 +75,7 @@ async fn d15_a_crash_while_it_is_bound_binds_it_once() {
     let inlet = super::inlet(&store, &fake);
     let said = message("m1", "hello");
     inlet.inner.commit(&said).await.unwrap();
-    let acted = inlet.inner.act(&said, Vec::new()).await.unwrap();
+    let acted = inlet.inner.execute(&said, Vec::new()).await.unwrap();
     // What was done is not recorded, as after a crash; and the configuration is another one by then.
     fake.configure("");
     let again = super::inlet(&store, &fake);
@@ -94,8 +95,8 @@ async fn d15_what_the_configuration_binds_was_read_up_to_the_message_that_had_it
     let fake = Fake::new(&store);
     fake.configure(ROOM);
     let inlet = super::inlet(&store, &fake);
-    let mark = async || match inlet.place(conversation("c")).await {
-        Placed::At(place) => place.backfilled_through,
+    let mark = async || match inlet.lookup_binding(conversation("c")).await {
+        BindingLookup::Bound(place) => place.backfilled_through,
         other => panic!("{other:?}"),
     };
     // A kill between the transaction that makes the session and what follows.

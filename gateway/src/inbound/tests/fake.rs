@@ -304,7 +304,7 @@ pub(super) struct Party {
     pub(super) said: StdMutex<Vec<String>>,
 }
 
-impl Channel for Party {
+impl ChannelAdapter for Party {
     fn id(&self) -> &'static str {
         "party"
     }
@@ -313,7 +313,7 @@ impl Channel for Party {
         crate::core::split::MessageLimit::new(crate::core::split::Unit::Bytes, 4_096)
     }
 
-    fn normal(&self) -> UnboundDestination {
+    fn unbound_destination(&self) -> UnboundDestination {
         UnboundDestination::Ignore
     }
 
@@ -321,7 +321,7 @@ impl Channel for Party {
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, SendOutcome> {
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
         Box::pin(async {
             let mut said = self.said.lock().unwrap();
             said.push(message.text.clone());
@@ -329,8 +329,12 @@ impl Channel for Party {
         })
     }
 
-    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> crate::channel::Reply<'a, Lookup> {
-        Box::pin(async { Lookup::Absent })
+    fn lookup<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        _: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+        Box::pin(async { LookupOutcome::Absent })
     }
 }
 
@@ -339,7 +343,7 @@ pub(super) fn party(id: &str, text: &str) -> Inbound {
     Inbound { conversation, ..message(id, text) }
 }
 
-pub(super) fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn Channel>) -> Inlet {
+pub(super) fn inlet_of(store: &Store, fake: &Arc<Fake>, channel: Arc<dyn ChannelAdapter>) -> InboundService {
     let channels = Channels::new([channel]);
-    Inlet::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
+    InboundService::new(store.clone(), channels, Arc::clone(fake) as Arc<dyn Service>, Metrics::default())
 }

@@ -23,7 +23,7 @@ impl Square {
     }
 }
 
-impl Channel for Square {
+impl ChannelAdapter for Square {
     fn id(&self) -> &'static str {
         "square"
     }
@@ -36,11 +36,11 @@ impl Channel for Square {
         true
     }
 
-    fn hears_itself(&self) -> bool {
+    fn receives_own_messages(&self) -> bool {
         false
     }
 
-    fn deaf_to(&self, _: &ConversationRef) -> Option<String> {
+    fn unavailable_reason(&self, _: &ConversationRef) -> Option<String> {
         self.is_deaf.load(Ordering::SeqCst).then(|| "it is not connected".to_owned())
     }
 
@@ -48,7 +48,7 @@ impl Channel for Square {
         MessageLimit::new(Unit::Bytes, 4_000)
     }
 
-    fn normal(&self) -> UnboundDestination {
+    fn unbound_destination(&self) -> UnboundDestination {
         UnboundDestination::Ignore
     }
 
@@ -56,15 +56,19 @@ impl Channel for Square {
         &'a self,
         _: &'a ConversationRef,
         message: &'a Outgoing,
-    ) -> crate::channel::Reply<'a, SendOutcome> {
+    ) -> crate::channel::BoxFuture<'a, SendOutcome> {
         let mut sent = self.sent.lock().unwrap();
         sent.push(message.clone());
         let message_id = format!("{}-{}", self.account, sent.len());
         Box::pin(std::future::ready(SendOutcome::Sent { message_id }))
     }
 
-    fn lookup<'a>(&'a self, _: &'a ConversationRef, _: &'a Outgoing) -> crate::channel::Reply<'a, Lookup> {
-        Box::pin(std::future::ready(Lookup::Absent))
+    fn lookup<'a>(
+        &'a self,
+        _: &'a ConversationRef,
+        _: &'a Outgoing,
+    ) -> crate::channel::BoxFuture<'a, LookupOutcome> {
+        Box::pin(std::future::ready(LookupOutcome::Absent))
     }
 }
 
@@ -76,14 +80,14 @@ fn heard(account: &str, id: &str, text: &str) -> Inbound {
     Inbound { conversation: at(account), ..message(id, text) }
 }
 
-async fn square() -> (tempfile::TempDir, Store, [Arc<Square>; 2], Inlet, BindingRow) {
+async fn square() -> (tempfile::TempDir, Store, [Arc<Square>; 2], InboundService, BindingRow) {
     let (dir, store) = open();
     let binding = binding_row(&key(), &at("b"));
     spawn(&store, session_row(&key()), Some(binding.clone())).await;
     let both = [Square::new("a"), Square::new("b")];
-    let channels = Channels::new(both.iter().map(|one| Arc::clone(one) as Arc<dyn Channel>));
+    let channels = Channels::new(both.iter().map(|one| Arc::clone(one) as Arc<dyn ChannelAdapter>));
     let service = Fake::new(&store) as Arc<dyn Service>;
-    (dir, store.clone(), both, Inlet::new(store, channels, service, Metrics::default()), binding)
+    (dir, store.clone(), both, InboundService::new(store, channels, service, Metrics::default()), binding)
 }
 
 /// A typed command is done by the bot that works there; where that one does not hear it, whoever hears it says so once,
