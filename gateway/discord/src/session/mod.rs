@@ -3,8 +3,8 @@
 //! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO,
 //! then RESUME or IDENTIFY, heartbeats, and a reconnect after each end. Every connection has
 //! [`ANSWER_WITHIN`] to READY or RESUMED; otherwise it is ended, and a new session is identified. `ask`
-//! requests the gateway address, and [`Base::gateway`] checks it, also for RESUME. The event consumer cannot
-//! delay a heartbeat: the queue (`pipe`) is bounded and drops.
+//! requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
+//! consumer cannot delay a heartbeat: the queue (`pipe`) is bounded and drops.
 //!
 //! Shards: as many as the service recommends, all in this process, each as a task; they identify one after
 //! the other ([`IdentifyPace`]). A bot in too many guilds for one process would need several gateways, each
@@ -17,16 +17,16 @@ mod payload;
 mod pipe;
 mod shard;
 
-pub use intake::{Counts, CountsNow};
-pub use pipe::{Events, Sink, pipe};
+pub use intake::{SessionCounters, SessionCounts};
+pub use pipe::{EventReceiver, EventSender, event_channel};
 
-use crate::core::base::{Base, Refused};
-use crate::core::closes::Failure;
+use crate::core::base::{BaseUrl, BaseUrlError};
+use crate::core::closes::FatalGatewayError;
 use crate::core::event::Event;
 use crate::core::pace::{Backoff, IdentifyPace};
 use acp_shared::redact::Secret;
-use ask::Asked;
-use intake::Intake;
+use ask::GatewayLookup;
+use intake::EventIntake;
 use shard::{Driver, SharedState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,11 +40,11 @@ pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Settings of the connection of one bot.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct SessionSettings {
     /// The bot's token.
     pub token: Secret,
     /// Address of Discord.
-    pub base: Base,
+    pub base: BaseUrl,
     /// True if the intents include direct messages.
     pub direct_messages: bool,
     /// Number of shards; `None` asks the service.
@@ -52,7 +52,7 @@ pub struct Settings {
     /// Time from the start of a connection to READY or RESUMED: [`ANSWER_WITHIN`], or less in a test.
     pub answer_within: Duration,
     /// Counters of the connection.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<SessionCounters>,
 }
 
 /// Monotonic clock of the protocol, in milliseconds since its start.
@@ -73,8 +73,12 @@ impl Clock {
 /// connection would be of no use. Puts events into `sink` without waiting.
 ///
 /// # Errors
-/// [`Failure`], which is also sent as [`Event::Failed`].
-pub async fn run(settings: Settings, stop: CancellationToken, sink: Sink) -> Result<(), Failure> {
+/// [`FatalGatewayError`], which is also sent as [`Event::Failed`].
+pub async fn run(
+    settings: SessionSettings,
+    stop: CancellationToken,
+    sink: EventSender,
+) -> Result<(), FatalGatewayError> {
     let stop = stop.child_token();
     let shards = serve(settings, stop.clone(), sink.clone());
     tokio::pin!(shards);
@@ -93,9 +97,13 @@ pub async fn run(settings: Settings, stop: CancellationToken, sink: Sink) -> Res
 }
 
 /// Starts the shards and waits until all have ended. If one ends, the others are stopped.
-async fn serve(settings: Settings, stop: CancellationToken, sink: Sink) -> Result<(), Failure> {
+async fn serve(
+    settings: SessionSettings,
+    stop: CancellationToken,
+    sink: EventSender,
+) -> Result<(), FatalGatewayError> {
     let client = ask::client(&settings.base).map_err(refused)?;
-    let intake = Arc::new(Intake::new(sink, Arc::clone(&settings.counts)));
+    let intake = Arc::new(EventIntake::new(sink, Arc::clone(&settings.counts)));
     let first = tokio::select! {
         () = stop.cancelled() => return Ok(()),
         first = ask_first(&client, &settings, &intake) => first,
@@ -120,31 +128,31 @@ async fn serve(settings: Settings, stop: CancellationToken, sink: Sink) -> Resul
 /// Requests the gateway address and the number of shards until there is a response.
 async fn ask_first(
     client: &reqwest::Client,
-    settings: &Settings,
-    intake: &Intake,
-) -> Result<(String, u32), Failure> {
+    settings: &SessionSettings,
+    intake: &EventIntake,
+) -> Result<(String, u32), FatalGatewayError> {
     let mut backoff = Backoff::default();
     loop {
         let (why, after) = match ask::gateway(client, settings, None).await {
-            Asked::At { url, shards } => return Ok((url, shards)),
-            Asked::Refused(failure) => return Err(failure),
-            Asked::Later { why, after } => (why, after),
+            GatewayLookup::Available { url, shards } => return Ok((url, shards)),
+            GatewayLookup::Failed(failure) => return Err(failure),
+            GatewayLookup::RetryLater { why, after } => (why, after),
         };
-        let pause = after.max(Duration::from_millis(backoff.failed()));
+        let pause = after.max(Duration::from_millis(backoff.record_failure()));
         tracing::warn!(why, pause_ms = pause.as_millis(), "gateway address unknown");
         intake.put(Event::Disconnected { why });
         tokio::time::sleep(pause).await;
     }
 }
 
-fn panicked(error: &JoinError) -> Failure {
+fn panicked(error: &JoinError) -> FatalGatewayError {
     let then = "Start again, and report it with the log.".to_owned();
-    Failure { code: None, what: format!("a task of the connection ended: {error}"), then }
+    FatalGatewayError { code: None, what: format!("a task of the connection ended: {error}"), then }
 }
 
 /// Creates the failure for a refused address.
-fn refused(refused: Refused) -> Failure {
+fn refused(refused: BaseUrlError) -> FatalGatewayError {
     let then =
         "Correct the base URL, or leave it out to talk to Discord itself; then start again.".to_owned();
-    Failure { code: None, what: refused.to_string(), then }
+    FatalGatewayError { code: None, what: refused.to_string(), then }
 }

@@ -1,14 +1,14 @@
 //! Driver of one shard: performs the instructions of its state machine ([`crate::core::shard`]).
 
-use super::ask::{self, Asked};
+use super::ask::{self, GatewayLookup};
 use super::connection::{Connection, Received};
-use super::intake::Intake;
+use super::intake::EventIntake;
 use super::payload::{self, ShardIdentity};
-use super::{Clock, Settings};
-use crate::core::closes::Failure;
-use crate::core::event::{Event, Gap};
+use super::{Clock, SessionSettings};
+use crate::core::closes::FatalGatewayError;
+use crate::core::event::{Event, GapCause};
 use crate::core::pace::IdentifyPace;
-use crate::core::shard::{CLOSE_NORMAL, End, Frame, Output, Payload, Reconnect, Shard};
+use crate::core::shard::{CLOSE_NORMAL, Disconnect, Frame, OutgoingPayload, Output, Reconnect, Shard};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 /// Permission to identify a session. Held until IDENTIFY is sent, so that shards identify one after the
 /// other.
-type Turn = Option<OwnedMutexGuard<IdentifyPace>>;
+type IdentifyPermit = Option<OwnedMutexGuard<IdentifyPace>>;
 
 /// State shared by all shards of a bot.
 #[derive(Clone)]
 pub(super) struct SharedState {
-    pub(super) settings: Settings,
+    pub(super) settings: SessionSettings,
     pub(super) client: reqwest::Client,
     pub(super) stop: CancellationToken,
-    pub(super) intake: Arc<Intake>,
+    pub(super) intake: Arc<EventIntake>,
     pub(super) pace: Arc<Mutex<IdentifyPace>>,
     pub(super) clock: Clock,
 }
@@ -42,14 +42,14 @@ pub(super) struct Driver {
 /// End of a connection.
 enum ConnectionEnd {
     Stopped,
-    Failed(Failure),
+    Failed(FatalGatewayError),
     Lost(Reconnect),
 }
 
 impl Driver {
     /// The driver of shard `number` of `shards`, with the address of the gateway.
     pub(super) fn new(shared: SharedState, number: u32, shards: u32, url: String) -> Self {
-        let Settings { token, base, direct_messages, answer_within, .. } = shared.settings.clone();
+        let SessionSettings { token, base, direct_messages, answer_within, .. } = shared.settings.clone();
         let answer_ms = u64::try_from(answer_within.as_millis()).unwrap_or(u64::MAX);
         let identity = ShardIdentity { token, direct_messages, shard: number, shards };
         Self { shard: Shard::new(number, base, answer_ms), identity, url: Some(url), shared }
@@ -58,8 +58,8 @@ impl Driver {
     /// Runs one connection after the other until the driver is stopped.
     ///
     /// # Errors
-    /// [`Failure`] if a new connection would end in the same way.
-    pub(super) async fn run(mut self) -> Result<(), Failure> {
+    /// [`FatalGatewayError`] if a new connection would end in the same way.
+    pub(super) async fn run(mut self) -> Result<(), FatalGatewayError> {
         let stop = self.shared.stop.clone();
         let mut pause = Duration::ZERO;
         loop {
@@ -67,14 +67,14 @@ impl Driver {
                 () = stop.cancelled() => return Ok(()),
                 ready = self.prepare(pause) => ready,
             };
-            let (url, turn) = ready?;
-            let lost = match self.serve(&url, turn).await {
+            let (url, permit) = ready?;
+            let lost = match self.serve(&url, permit).await {
                 ConnectionEnd::Stopped => return Ok(()),
                 ConnectionEnd::Failed(failure) => return Err(failure),
                 ConnectionEnd::Lost(lost) => lost,
             };
             pause = Duration::from_millis(lost.after_ms);
-            if lost.ask {
+            if lost.needs_url {
                 self.url = None;
             }
             self.report(lost.why, pause, lost.resume);
@@ -92,26 +92,26 @@ impl Driver {
     }
 
     /// Waits for the pause, and gets the address and the permission for the next connection.
-    async fn prepare(&mut self, pause: Duration) -> Result<(String, Turn), Failure> {
+    async fn prepare(&mut self, pause: Duration) -> Result<(String, IdentifyPermit), FatalGatewayError> {
         tokio::time::sleep(pause).await;
         while self.url.is_none() {
             let sessions = u32::from(!self.shard.resumes());
             match ask::gateway(&self.shared.client, &self.shared.settings, Some(sessions)).await {
-                Asked::At { url, .. } => self.url = Some(url),
-                Asked::Refused(failure) => return Err(failure),
-                Asked::Later { why, after } => {
-                    let pause = after.max(Duration::from_millis(self.shard.failed()));
+                GatewayLookup::Available { url, .. } => self.url = Some(url),
+                GatewayLookup::Failed(failure) => return Err(failure),
+                GatewayLookup::RetryLater { why, after } => {
+                    let pause = after.max(Duration::from_millis(self.shard.record_failure()));
                     self.report(why, pause, self.shard.resumes());
                     tokio::time::sleep(pause).await;
                 }
             }
         }
         let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
-        let turn = if self.shard.resumes() { None } else { Some(self.turn().await) };
-        Ok((url.unwrap_or_default(), turn))
+        let permit = if self.shard.resumes() { None } else { Some(self.acquire_permit().await) };
+        Ok((url.unwrap_or_default(), permit))
     }
 
-    async fn turn(&self) -> OwnedMutexGuard<IdentifyPace> {
+    async fn acquire_permit(&self) -> OwnedMutexGuard<IdentifyPace> {
         let mut pace = Arc::clone(&self.shared.pace).lock_owned().await;
         let wait = pace.until_next(self.shared.clock.now());
         tokio::time::sleep(Duration::from_millis(wait)).await;
@@ -119,7 +119,7 @@ impl Driver {
     }
 
     /// Opens a connection and runs its protocol to the end.
-    async fn serve(&mut self, url: &str, mut turn: Turn) -> ConnectionEnd {
+    async fn serve(&mut self, url: &str, mut permit: IdentifyPermit) -> ConnectionEnd {
         let stop = self.shared.stop.clone();
         self.shard.connecting(self.shared.clock.now());
         let opened = tokio::select! {
@@ -129,7 +129,7 @@ impl Driver {
         };
         let mut connection = match opened {
             Ok(connection) => connection,
-            Err(why) => return self.ended(End::NotConnected(why)),
+            Err(why) => return self.ended(Disconnect::NotConnected(why)),
         };
         loop {
             let received = tokio::select! {
@@ -150,9 +150,9 @@ impl Driver {
             for output in outputs {
                 match output {
                     Output::Event { kind, read } => self.shared.intake.take(&kind, read),
-                    Output::Gap(lost) => self.shared.intake.gap(Gap::Skipped, lost),
+                    Output::Gap(lost) => self.shared.intake.gap(GapCause::Skipped, lost),
                     Output::Send(payload) => {
-                        if let Err(end) = self.send(&mut connection, &payload, &mut turn).await {
+                        if let Err(end) = self.send(&mut connection, &payload, &mut permit).await {
                             return self.ended(end);
                         }
                     }
@@ -167,7 +167,7 @@ impl Driver {
         }
     }
 
-    fn ended(&mut self, end: End) -> ConnectionEnd {
+    fn ended(&mut self, end: Disconnect) -> ConnectionEnd {
         match self.shard.ended(self.shared.clock.now(), end) {
             Ok(lost) => ConnectionEnd::Lost(lost),
             Err(failure) => ConnectionEnd::Failed(failure),
@@ -182,12 +182,17 @@ impl Driver {
         }
     }
 
-    async fn send(&self, connection: &mut Connection, payload: &Payload, turn: &mut Turn) -> Result<(), End> {
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        payload: &OutgoingPayload,
+        permit: &mut IdentifyPermit,
+    ) -> Result<(), Disconnect> {
         let sent = connection.send(self.identity.encode(payload)).await;
-        if *payload == Payload::Identify {
+        if *payload == OutgoingPayload::Identify {
             // Counted whether or not it was received.
             self.shared.intake.identified();
-            let count = turn.take().and_then(|mut pace| pace.began(self.shared.clock.now()));
+            let count = permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
             count.into_iter().for_each(|count| self.shared.intake.alarm(count));
         }
         sent

@@ -6,7 +6,7 @@ mod bot;
 mod protocol;
 mod script;
 
-use acp_discord::core::event::{Event, Gap};
+use acp_discord::core::event::{Event, GapCause};
 use bot::{SOON, bot, eventually};
 use script::{Answer, Conn, Server};
 use serde_json::{Value, json};
@@ -227,7 +227,7 @@ async fn what_is_not_as_documented_is_read_or_told() {
     ];
     assert_eq!(seen, expected);
     let counts = bot.counts.now();
-    let strange = |kind: &str| counts.strange.get(kind).copied();
+    let strange = |kind: &str| counts.unrecognized.get(kind).copied();
     assert_eq!((counts.identifies, counts.readies, counts.gaps), (1, 1, 3));
     assert_eq!((strange("SUBSCRIPTION_CREATE"), strange("MESSAGE_CREATE")), (Some(2), Some(1)));
     bot.end().await.expect("stopped");
@@ -285,7 +285,7 @@ async fn who_takes_no_events_stalls_no_heartbeat_and_learns_what_is_missing() {
     }
     let Event::Click(click) = bot.next().await else { panic!("what people do has room of its own") };
     assert_eq!(click.at.id.0, 500);
-    assert_eq!(bot.next().await, Event::Gap { why: Gap::Overflow, lost: 393 });
+    assert_eq!(bot.next().await, Event::Gap { why: GapCause::Overflow, lost: 393 });
     assert_eq!((server.connections(), bot.counts.now().readies), (1, 1));
     bot.end().await.expect("stopped");
 }

@@ -13,10 +13,10 @@ use super::lately::is_new;
 use super::owed::{Look, Looked};
 use crate::channel::{Change, Changed, Waiting};
 use crate::store::now_ms;
-use acp_discord::core::errors::{Meaning, What};
-use acp_discord::core::event::{Edit, Member, Message, User};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
+use acp_discord::core::event::{Member, Message, MessageEdit, User};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::{Fault, History};
+use acp_discord::rest::{History, RestError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use tokio::time::Instant;
@@ -44,7 +44,7 @@ fn differs<'a>(prompt: Option<&str>, now: Option<&'a Message>) -> Option<&'a Mes
 impl Lane {
     /// Applies an edit of a message. The author must currently be on the allow-list; if that cannot be
     /// determined now, the message is compared later.
-    pub(super) async fn edited(&mut self, edit: Edit) {
+    pub(super) async fn edited(&mut self, edit: MessageEdit) {
         let (Some(text), true) = (edit.text, edit.by_author) else { return };
         let is_program = |author: &User| author.bot || Some(author.id) == self.inner.known.me();
         if edit.webhook.is_some() || edit.author.as_ref().is_some_and(is_program) {
@@ -52,7 +52,7 @@ impl Lane {
         }
         let speaks = match &edit.author {
             Some(author) => self.inner.lets_speak(self.channel, author).await,
-            None => Err(Fault::Uncertain { why: "nobody says whose it is".to_owned() }),
+            None => Err(RestError::Uncertain { why: "nobody says whose it is".to_owned() }),
         };
         match speaks {
             Ok(true) => self.reworded(edit.id, text).await,
@@ -96,15 +96,15 @@ impl Lane {
     /// changes found so far are applied, and the next call continues with the rest.
     ///
     /// # Errors
-    /// [`Fault`] if some messages could not be compared.
+    /// [`RestError`] if some messages could not be compared.
     pub(super) async fn look_at_waiting(
         &mut self,
         something: impl Future<Output = ()>,
-    ) -> Result<Looked, Fault> {
+    ) -> Result<Looked, RestError> {
         let mut something = pin!(something);
         let Some(waiting) = self.inbox.waiting(self.here()).await else {
             let why = "what waits here cannot be read".to_owned();
-            return Err(Fault::Uncertain { why });
+            return Err(RestError::Uncertain { why });
         };
         let mut waiting = self.not_compared(waiting);
         while let Some((first, _)) = waiting.first_key_value() {
@@ -115,7 +115,7 @@ impl Lane {
                 () = &mut something => return Ok(Looked::Interrupted),
             };
             let beyond = match page.has_more {
-                true => waiting.split_off(&Snowflake(page.through.0.saturating_add(1))),
+                true => waiting.split_off(&Snowflake(page.newest_id.0.saturating_add(1))),
                 false => BTreeMap::new(),
             };
             for (id, text) in std::mem::replace(&mut waiting, beyond) {
@@ -151,8 +151,8 @@ impl Lane {
     }
 
     /// Determines the change of a message that is in the range of `page`.
-    async fn found(&self, id: Snowflake, prompt: Option<&str>, page: &History) -> Result<Found, Fault> {
-        if page.lacks(id) {
+    async fn found(&self, id: Snowflake, prompt: Option<&str>, page: &History) -> Result<Found, RestError> {
+        if page.is_absent(id) {
             return Ok(match is_new(id, now_ms()) {
                 true => Found::TooNew,
                 false if self.is_gone(id).await? => Found::Gone,
@@ -169,10 +169,10 @@ impl Lane {
 
     /// True if a message missing from its page was deleted. An empty page is no proof: a bot without
     /// permission to read gets empty pages.
-    async fn is_gone(&self, message: Snowflake) -> Result<bool, Fault> {
+    async fn is_gone(&self, message: Snowflake) -> Result<bool, RestError> {
         let Err(fault) = self.inner.rest.message(self.channel, message).await else { return Ok(false) };
-        match fault.meaning() {
-            Some(Meaning::Gone(What::Message)) => Ok(true),
+        match fault.rejection_kind() {
+            Some(RejectionKind::Gone(ResourceKind::Message)) => Ok(true),
             _ if Err(fault.clone()).later().is_some() => Err(fault),
             _ => Ok(false),
         }
@@ -182,7 +182,7 @@ impl Lane {
     pub(super) async fn gone(&self, why: String) {
         let changed = self.changed(Change::Gone { why }).await;
         // All cached state of the conversation is dropped.
-        self.inner.rest.put_away(self.channel, false);
+        self.inner.rest.set_archived(self.channel, false);
         self.inner.known.forget(self.channel);
         tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
     }
@@ -197,7 +197,7 @@ impl Lane {
 
 impl Inner {
     /// True if a user may currently speak to agents in a conversation.
-    async fn lets_speak(&self, channel: Snowflake, user: &User) -> Result<bool, Fault> {
+    async fn lets_speak(&self, channel: Snowflake, user: &User) -> Result<bool, RestError> {
         let settings = self.settings();
         let door = &settings.door;
         let mut who = Member { user: user.clone(), roles: Vec::new(), permissions: None };

@@ -4,9 +4,9 @@
 
 use super::Inner;
 use crate::channel::{AnswerShown, Claim, Inbound, Inbox, Said};
-use acp_discord::core::errors::Meaning;
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Interaction;
-use acp_discord::rest::{Fault, Posted};
+use acp_discord::rest::{RestError, SentMessage};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -51,14 +51,16 @@ pub(super) enum Twice {
 }
 
 /// Returns the minimum pause before a failed reply may be sent again; `None` if not allowed.
-fn after(fault: &Fault, twice: Twice) -> Option<Duration> {
+fn after(fault: &RestError, twice: Twice) -> Option<Duration> {
     match fault {
-        Fault::Limited { retry_after } => Some(*retry_after),
-        Fault::Uncertain { .. } => (twice == Twice::Same).then_some(Duration::ZERO),
-        Fault::Superseded => Some(Duration::ZERO),
-        Fault::Rejected(rejection) => {
-            let is_for_now =
-                matches!(rejection.meaning, Meaning::Temporary | Meaning::NotSent | Meaning::Slow);
+        RestError::Limited { retry_after } => Some(*retry_after),
+        RestError::Uncertain { .. } => (twice == Twice::Same).then_some(Duration::ZERO),
+        RestError::Superseded => Some(Duration::ZERO),
+        RestError::Rejected(rejection) => {
+            let is_for_now = matches!(
+                rejection.kind,
+                RejectionKind::Temporary | RejectionKind::NotSent | RejectionKind::Slow
+            );
             is_for_now.then_some(Duration::ZERO)
         }
     }
@@ -68,14 +70,14 @@ impl Inner {
     /// Sends a reply and records the success. `give` makes one attempt; `shown` returns the reply if it
     /// remains in the conversation as a message. After a definite failure the progress placeholder is
     /// removed.
-    pub(super) async fn answer<F: Future<Output = Result<Posted, Fault>>>(
+    pub(super) async fn answer<F: Future<Output = Result<SentMessage, RestError>>>(
         &self,
         inbox: &dyn Inbox,
         at: &Interaction,
         due: ToTell,
         twice: Twice,
         give: impl Fn() -> F,
-        shown: impl FnOnce(&Posted) -> Option<AnswerShown>,
+        shown: impl FnOnce(&SentMessage) -> Option<AnswerShown>,
     ) {
         match given(&self.repeats, due.until, twice, give).await {
             Ok(posted) if due.claim.is_some() => self.was_told(inbox, due, shown(&posted)).await,
@@ -84,7 +86,7 @@ impl Inner {
             Err(fault) => {
                 tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
                 drop(due);
-                if twice == Twice::Same && !matches!(fault, Fault::Uncertain { .. }) {
+                if twice == Twice::Same && !matches!(fault, RestError::Uncertain { .. }) {
                     self.works_no_more(at).await;
                 }
             }
@@ -112,12 +114,12 @@ impl Inner {
 
 /// Sends a reply, with retries until success, a final refusal or the deadline. Each reply that waits for a
 /// retry holds a permit of `places`.
-async fn given<T, F: Future<Output = Result<T, Fault>>>(
+async fn given<T, F: Future<Output = Result<T, RestError>>>(
     places: &Semaphore,
     until: Instant,
     twice: Twice,
     give: impl Fn() -> F,
-) -> Result<T, Fault> {
+) -> Result<T, RestError> {
     let (mut pause, mut place) = (PAUSE.0, None);
     loop {
         let fault = match give().await {
@@ -161,21 +163,25 @@ mod tests {
         }
     }
 
-    fn rejected(meaning: Meaning) -> Fault {
+    fn rejected(kind: RejectionKind) -> RestError {
         let why = String::new();
-        Fault::Rejected(Rejection { route: "edit_original", status: None, code: None, meaning, why })
+        RestError::Rejected(Rejection { route: "edit_original", status: None, code: None, kind, why })
     }
 
-    fn uncertain() -> Fault {
-        Fault::Uncertain { why: "reset".to_owned() }
+    fn uncertain() -> RestError {
+        RestError::Uncertain { why: "reset".to_owned() }
     }
 
-    fn limited(seconds: u64) -> Fault {
-        Fault::Limited { retry_after: Duration::from_secs(seconds) }
+    fn limited(seconds: u64) -> RestError {
+        RestError::Limited { retry_after: Duration::from_secs(seconds) }
     }
 
     /// Runs a reply with these faults; returns the result, the number of attempts and the seconds elapsed.
-    async fn tried(places: usize, twice: Twice, faults: Vec<Fault>) -> (Result<(), Fault>, usize, u64) {
+    async fn tried(
+        places: usize,
+        twice: Twice,
+        faults: Vec<RestError>,
+    ) -> (Result<(), RestError>, usize, u64) {
         let (begun, left) = (Instant::now(), RefCell::new(faults.into_iter()));
         let count = Cell::new(0);
         let give = || async {
@@ -189,13 +195,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_given_again_where_that_shows_it_once() {
         use Twice::{Same, Shown};
-        let late = || rejected(Meaning::TooLate);
+        let late = || rejected(RejectionKind::TooLate);
         for (twice, faults, want) in [
             (Same, vec![], (Ok(()), 1, 0)),
             (Same, vec![uncertain(), uncertain()], (Ok(()), 3, 3)),
             (Shown, vec![uncertain()], (Err(uncertain()), 1, 0)),
-            (Shown, vec![limited(7), rejected(Meaning::Temporary)], (Ok(()), 3, 9)),
-            (Same, vec![rejected(Meaning::NotSent), late()], (Err(late()), 2, 1)),
+            (Shown, vec![limited(7), rejected(RejectionKind::Temporary)], (Ok(()), 3, 9)),
+            (Same, vec![rejected(RejectionKind::NotSent), late()], (Err(late()), 2, 1)),
             (Same, vec![late()], (Err(late()), 1, 0)),
             (Same, vec![limited(15 * 60)], (Err(limited(15 * 60)), 1, 0)),
         ] {

@@ -6,20 +6,20 @@ use super::lanes::{Lane, PAUSE};
 use super::owed::Look;
 use super::reads::Came;
 use crate::channel::{Place, Placed};
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::event::Message;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::intake::{Taken, take};
+use acp_discord::core::intake::{MessageClass, classify_message};
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{Fault, History, Turn};
+use acp_discord::rest::{History, QueueOptions, RestError};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Request budget of a backfill that queued messages wait for: priority of a notice.
-pub(super) const MISSED: Turn = Turn::new(Priority::Notice, Duration::from_secs(20));
+pub(super) const MISSED: QueueOptions = QueueOptions::new(Priority::Notice, Duration::from_secs(20));
 /// Request budget of a backfill that nothing waits for: lowest priority.
-pub(super) const LOOK: Turn = Turn::new(Priority::Look, Duration::from_secs(60));
+pub(super) const LOOK: QueueOptions = QueueOptions::new(Priority::Look, Duration::from_secs(60));
 
 /// Idle time after the last message before the history is read.
 const QUIET: Duration = Duration::from_secs(2);
@@ -148,7 +148,7 @@ impl Lane {
 
     /// Reads the messages after the mark, to find those without an event. Stops if `something` completes
     /// before the first page arrives. A failed read is repeated later.
-    pub(super) async fn read_on(&mut self, turn: Turn, something: impl Future<Output = ()>) {
+    pub(super) async fn read_on(&mut self, turn: QueueOptions, something: impl Future<Output = ()>) {
         let place = match self.inbox.place(self.inner.at(self.channel, None)).await {
             Placed::At(place) => place,
             Placed::Nowhere => return self.behind.clear(),
@@ -180,13 +180,13 @@ impl Lane {
 
     /// Handles faults that a retry does not fix: conversation deleted, or access refused. Returns `None` for
     /// other faults.
-    pub(super) async fn refused(&self, fault: &Fault) -> Option<Came> {
-        match fault.meaning() {
-            Some(Meaning::Gone(What::Channel)) => {
+    pub(super) async fn refused(&self, fault: &RestError) -> Option<Came> {
+        match fault.rejection_kind() {
+            Some(RejectionKind::Gone(ResourceKind::Channel)) => {
                 self.gone(fault.to_string()).await;
                 Some(Came::Nothing)
             }
-            Some(Meaning::LostAccess | Meaning::Forbidden) => {
+            Some(RejectionKind::LostAccess | RejectionKind::Forbidden) => {
                 // D3: access may be restored. The mark stays, and the next backfill starts from there.
                 if self.inner.known.is_shut(self.channel, true) {
                     tracing::warn!(
@@ -201,27 +201,36 @@ impl Lane {
         }
     }
 
-    async fn read_all(&mut self, mark: Snowflake) -> Result<(), Fault> {
+    async fn read_all(&mut self, mark: Snowflake) -> Result<(), RestError> {
         let page = self.page(mark, MISSED).await?;
         self.read_from(mark, page, MISSED).await.map(drop)
     }
 
     /// Passes in all messages from a page on, page by page, and advances the mark with each page. Skips
     /// messages passed in before. Returns true if a person wrote a message without an event.
-    async fn read_from(&mut self, mark: Snowflake, first: History, turn: Turn) -> Result<bool, Fault> {
+    async fn read_from(
+        &mut self,
+        mark: Snowflake,
+        first: History,
+        turn: QueueOptions,
+    ) -> Result<bool, RestError> {
         let (mut mark, mut page) = (mark, first);
         let mut is_news = false;
         loop {
             page.messages.retain(|message| !self.behind.has(message.id));
             for message in &page.messages {
-                is_news |= self.inner.known.identity().is_some_and(|me| take(&me, message) == Taken::Said);
+                is_news |= self
+                    .inner
+                    .known
+                    .identity()
+                    .is_some_and(|me| classify_message(&me, message) == MessageClass::User);
                 if !self.bring(message).await {
                     let why = "it is not known yet who the bot is".to_owned();
-                    return Err(Fault::Uncertain { why });
+                    return Err(RestError::Uncertain { why });
                 }
             }
-            if page.through > mark {
-                mark = page.through;
+            if page.newest_id > mark {
+                mark = page.newest_id;
                 let at = self.inner.at(self.channel, self.inner.known.parent(self.channel));
                 // If the mark is not committed, the next read repeats these messages without effect.
                 self.inbox.caught_up(at, mark.to_string()).await;
@@ -240,7 +249,7 @@ impl Lane {
     }
 
     /// Reads a page after a mark and completes the messages with server and roles.
-    async fn page(&self, mark: Snowflake, turn: Turn) -> Result<History, Fault> {
+    async fn page(&self, mark: Snowflake, turn: QueueOptions) -> Result<History, RestError> {
         let mut page = self.inner.rest.history(self.channel, mark, turn).await?;
         page.messages.iter().for_each(|message| self.inner.known.spoke(self.channel, message.id));
         let is_new = |message: &&mut Message| !self.behind.has(message.id);
@@ -256,7 +265,7 @@ impl Inner {
         &self,
         channel: Snowflake,
         messages: impl Iterator<Item = &'a mut Message>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RestError> {
         let mut messages = messages.peekable();
         if messages.peek().is_none() {
             return Ok(());
@@ -281,10 +290,10 @@ impl Inner {
     }
 
     /// Returns the roles of a user; none for a former member.
-    pub(super) async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, Fault> {
+    pub(super) async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, RestError> {
         match self.rest.member(guild, user).await {
             Ok(member) => Ok(member.roles),
-            Err(Fault::Rejected(why)) if !why.again() => Ok(Vec::new()),
+            Err(RestError::Rejected(why)) if !why.is_retryable() => Ok(Vec::new()),
             Err(fault) => Err(fault),
         }
     }

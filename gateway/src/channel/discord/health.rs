@@ -6,12 +6,12 @@ use crate::channel::{Figure, Health};
 use crate::core::when::utc;
 use crate::store::now_ms;
 use acp_discord::core::closes;
-use acp_discord::core::errors::Meaning;
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::permissions::invite;
-use acp_discord::rest::Counts;
-use acp_discord::session::CountsNow;
+use acp_discord::core::permissions::invite_url;
+use acp_discord::rest::RestCounts;
+use acp_discord::session::SessionCounts;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Close code of a websocket whose token Discord refuses.
@@ -58,7 +58,7 @@ impl Pulse {
             Event::Resumed => Link::Up,
             Event::Disconnected { why } => Link::Lost(why.clone()),
             Event::Failed(failure) => {
-                let by_token = failure.what == closes::meaning(REFUSED).what;
+                let by_token = failure.what == closes::close_code(REFUSED).what;
                 Link::Failed { why: failure.to_string(), by_token }
             }
             _ => return,
@@ -105,8 +105,8 @@ impl Inner {
     pub(super) fn health(&self) -> Health {
         let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.now());
         let (ok, mut words) = said(&facts);
-        if !self.base.is_discords() {
-            words.push(format!("at {}, not Discord's own address", self.base.text()));
+        if !self.base.is_official() {
+            words.push(format!("at {}, not Discord's own address", self.base.as_str()));
         }
         words.extend(shut(self.known.shut().len()));
         let has_names = self.settings().personas;
@@ -137,13 +137,13 @@ fn said(facts: &Facts) -> (bool, Vec<String>) {
 }
 
 /// Returns the reasons why no requests are made.
-fn held(requests: &Counts) -> Vec<String> {
+fn held(requests: &RestCounts) -> Vec<String> {
     let unauthorized = requests.unauthorized.then(|| {
         "Discord refuses the token: reset it (Developer Portal, Bot), put the new one where the configuration says, and \
          reload the gateway (SIGHUP to `serve`; `up` is started again); what waits is sent then"
             .to_owned()
     });
-    let shut = requests.shut_for.map(|left| {
+    let shut = requests.blocked_for.map(|left| {
         format!(
             "no request is made for {} seconds: Discord refused too many; see acp_channel_requests_total",
             left.as_secs().max(1)
@@ -173,14 +173,14 @@ fn nameless(count: usize) -> Option<String> {
 }
 
 /// Describes the permissions that Discord found missing since the start.
-fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> {
-    let of = |meaning: Meaning| {
-        let kinds = requests.requests.iter().filter(move |((_, outcome), _)| *outcome == meaning.as_str());
+fn refused(requests: &RestCounts, application: Option<Snowflake>) -> Option<String> {
+    let of = |kind: RejectionKind| {
+        let kinds = requests.requests.iter().filter(move |((_, outcome), _)| *outcome == kind.as_str());
         kinds.map(|((route, _), _)| *route).collect::<Vec<_>>()
     };
-    let kinds = [of(Meaning::Forbidden), of(Meaning::LostAccess)].concat();
+    let kinds = [of(RejectionKind::Forbidden), of(RejectionKind::LostAccess)].concat();
     let what = kinds.join(", ");
-    let then = application.map_or("see the README".to_owned(), |id| format!("open {}", invite(id)));
+    let then = application.map_or("see the README".to_owned(), |id| format!("open {}", invite_url(id)));
     (!kinds.is_empty()).then(|| {
         format!(
             "refused somewhere for want of a permission since the start: {what}; {then}, and look at what the channel \
@@ -190,7 +190,11 @@ fn refused(requests: &Counts, application: Option<Snowflake>) -> Option<String> 
 }
 
 /// Returns the metrics of the account.
-fn figures((up, authorized): (bool, bool), requests: &Counts, events: &CountsNow) -> Vec<(Figure, u64)> {
+fn figures(
+    (up, authorized): (bool, bool),
+    requests: &RestCounts,
+    events: &SessionCounts,
+) -> Vec<(Figure, u64)> {
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let mut all = vec![
         (Figure::Connected, u64::from(up)),
@@ -200,11 +204,11 @@ fn figures((up, authorized): (bool, bool), requests: &Counts, events: &CountsNow
         (Figure::Sessions("resumed"), events.resumes),
         (Figure::Gaps, events.gaps),
         (Figure::EventsDropped, events.dropped),
-        (Figure::EventsStrange, events.strange.values().sum::<u64>() + requests.left_out),
+        (Figure::EventsStrange, events.unrecognized.values().sum::<u64>() + requests.unreadable),
         (Figure::RequestsWaiting, count(requests.waiting)),
-        (Figure::RequestsUnderWay, count(requests.under_way)),
+        (Figure::RequestsUnderWay, count(requests.in_flight)),
     ];
-    let Counts { requests, retries, limited, waits, .. } = requests;
+    let RestCounts { requests, retries, limited, waits, .. } = requests;
     all.extend(requests.iter().map(|((route, outcome), n)| (Figure::Requests(route, outcome), *n)));
     all.extend(retries.iter().map(|(route, n)| (Figure::Retries(route), *n)));
     all.extend(limited.iter().map(|(scope, n)| (Figure::RateLimits(scope.as_str()), *n)));
@@ -220,13 +224,19 @@ fn figures((up, authorized): (bool, bool), requests: &Counts, events: &CountsNow
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_discord::core::event::{Ready, User};
+    use acp_discord::core::event::{ReadyEvent, User};
     use std::time::Duration;
 
     fn ready() -> Event {
         let me = User { id: Snowflake(1), name: "helper".to_owned(), shown: None, bot: true };
         let guilds = vec![Snowflake(5), Snowflake(6)];
-        Event::Ready(Ready { me, application: Snowflake(2), session: "s".to_owned(), shard: (0, 1), guilds })
+        Event::Ready(ReadyEvent {
+            me,
+            application: Snowflake(2),
+            session: "s".to_owned(),
+            shard: (0, 1),
+            guilds,
+        })
     }
 
     #[test]
@@ -253,7 +263,7 @@ mod tests {
 
     #[test]
     fn what_holds_requests_back_is_said_with_what_to_do() {
-        let mut counts = Counts::default();
+        let mut counts = RestCounts::default();
         assert_eq!((held(&counts), refused(&counts, None)), (vec![], None));
         counts.requests.insert(("create_message", "done"), 4);
         counts.requests.insert(("add_reaction", "forbidden"), 2);
@@ -262,7 +272,7 @@ mod tests {
         assert!(words.contains(": add_reaction, messages; open https://"), "{words}");
         assert!(words.contains("client_id=5&"), "{words}");
         counts.unauthorized = true;
-        counts.shut_for = Some(Duration::from_millis(200));
+        counts.blocked_for = Some(Duration::from_millis(200));
         let words = held(&counts).join("; ");
         assert!(words.contains("reset it") && words.contains("for 1 seconds"), "{words}");
         assert_eq!((shut(0), nameless(0)), (None, None));
@@ -272,17 +282,23 @@ mod tests {
 
     #[test]
     fn every_count_has_its_figure() {
-        let mut counts = Counts { waiting: 3, under_way: 2, left_out: 4, ..Counts::default() };
+        let mut counts = RestCounts { waiting: 3, in_flight: 2, unreadable: 4, ..RestCounts::default() };
         counts.requests.insert(("create_message", "done"), 4);
         counts.retries.insert("create_message", 1);
-        counts.limited.insert(acp_discord::core::headers::Scope::Shared, 6);
+        counts.limited.insert(acp_discord::core::headers::RateLimitScope::Shared, 6);
         let waits =
-            acp_discord::rest::Waits { count: 2, total: Duration::from_millis(70), ..Default::default() };
+            acp_discord::rest::WaitTimes { count: 2, total: Duration::from_millis(70), ..Default::default() };
         counts.waits.insert(acp_discord::core::schedule::Priority::Final, waits);
-        let mut events =
-            CountsNow { identifies: 9, readies: 8, resumes: 7, gaps: 5, dropped: 11, ..CountsNow::default() };
-        events.strange.insert("A".to_owned(), 6);
-        events.strange.insert("B".to_owned(), 6);
+        let mut events = SessionCounts {
+            identifies: 9,
+            readies: 8,
+            resumes: 7,
+            gaps: 5,
+            dropped: 11,
+            ..SessionCounts::default()
+        };
+        events.unrecognized.insert("A".to_owned(), 6);
+        events.unrecognized.insert("B".to_owned(), 6);
         let want = [
             (Figure::Connected, 1),
             (Figure::Authorized, 1),

@@ -14,11 +14,11 @@ use super::slash::{specs, typed};
 use crate::channel::{Answer, AnswerShown, Inbound, Inbox, Kept, Offered, Said};
 use crate::core::command;
 use acp_discord::core::commands::line;
-use acp_discord::core::custom_id::{Carried, decode};
-use acp_discord::core::errors::Meaning;
-use acp_discord::core::event::{Click, Command, Interaction, Member};
-use acp_discord::core::message::{Body, Callback, EPHEMERAL};
-use acp_discord::rest::{Fault, Posted};
+use acp_discord::core::custom_id::{DecodedCustomId, decode};
+use acp_discord::core::errors::RejectionKind;
+use acp_discord::core::event::{Click, Interaction, Member, SlashCommand};
+use acp_discord::core::message::{Callback, EPHEMERAL, MessageBody};
+use acp_discord::rest::{RestError, SentMessage};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ pub(super) fn shown(who: &Member) -> String {
 
 impl Inner {
     /// Handles a slash command.
-    pub(super) async fn command(&self, inbox: &dyn Inbox, command: Command) {
+    pub(super) async fn command(&self, inbox: &dyn Inbox, command: SlashCommand) {
         let at = &command.at;
         let text = match line(&specs(), &command) {
             Ok(text) => text,
@@ -47,14 +47,14 @@ impl Inner {
             return self.refuse(at, &why).await;
         }
         let is_private = command::parse(&text).is_none_or(|command| command.is_private());
-        let later = Callback::Later { flags: if is_private { EPHEMERAL } else { 0 } };
+        let later = Callback::Deferred { flags: if is_private { EPHEMERAL } else { 0 } };
         let Some(due) = self.taken(inbox, at, text, &later).await else { return };
         let said = &due.said;
         let text = if said.text.is_empty() { "Done.".to_owned() } else { cut(&said.text) };
         let answer = body(&text, &said.actions);
         let has_buttons = !said.actions.is_empty();
         let give = || self.rest.edit_original(at.application, &at.token, &answer);
-        let shown = |posted: &Posted| {
+        let shown = |posted: &SentMessage| {
             let (message_id, text) = (posted.id.to_string(), answer.content.clone());
             has_buttons.then_some(AnswerShown { message_id, text })
         };
@@ -65,29 +65,29 @@ impl Inner {
     pub(super) async fn click(&self, inbox: &dyn Inbox, click: Click) {
         let at = &click.at;
         let text = match decode(&click.custom_id) {
-            Carried::Text(text) => text.to_owned(),
-            Carried::OtherVersion(_) => {
+            DecodedCustomId::Text(text) => text.to_owned(),
+            DecodedCustomId::OtherVersion(_) => {
                 let why =
                     "This button is of another version of the gateway. Type the command instead: /acp help.";
                 return self.refuse(at, why).await;
             }
-            Carried::Foreign => return self.refuse(at, "This button means nothing here.").await,
+            DecodedCustomId::Foreign => return self.refuse(at, "This button means nothing here.").await,
         };
         if let Some(why) = self.closed_to(at) {
             return self.refuse(at, &why).await;
         }
-        let Some(due) = self.taken(inbox, at, text, &Callback::UpdateLater).await else { return };
+        let Some(due) = self.taken(inbox, at, text, &Callback::DeferredUpdate).await else { return };
         let said = &due.said;
         if said.text.is_empty() || said.shown {
             return self.was_told(inbox, due, None).await;
         }
-        let answer = Body { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
+        let answer = MessageBody { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
         let give = || self.rest.followup(at.application, &at.token, &answer);
         self.answer(inbox, at, due, Twice::Shown, give, |_| None).await;
     }
 
     /// Sends suggestions to a person who is typing a command.
-    pub(super) async fn autocomplete(&self, inbox: &dyn Inbox, command: Command) {
+    pub(super) async fn autocomplete(&self, inbox: &dyn Inbox, command: SlashCommand) {
         let at = &command.at;
         let mut choices = Vec::new();
         if let (None, Some((what, prefix))) = (self.closed_to(at), typed(&command)) {
@@ -116,7 +116,7 @@ impl Inner {
     }
 
     async fn refuse(&self, at: &Interaction, why: &str) {
-        let answer = Callback::Message(Body { flags: EPHEMERAL, ..Body::text(cut(why)) });
+        let answer = Callback::Message(MessageBody { flags: EPHEMERAL, ..MessageBody::text(cut(why)) });
         if let Err(fault) = self.rest.callback(at.id, &at.token, &answer).await {
             tracing::warn!(%fault, interaction = %at.id, "somebody was not told why nothing is done");
         }
@@ -175,7 +175,7 @@ impl Inner {
                 // The gateway replies in the conversation: the user may be out of reach.
                 drop(claim);
                 drop(self.offer(inbox, at, message).await);
-                if let Callback::Later { .. } = taken {
+                if let Callback::Deferred { .. } = taken {
                     self.works_no_more(at).await;
                 }
                 None
@@ -233,12 +233,14 @@ enum Heard {
 }
 
 /// Interprets the fault of an acknowledgement.
-const fn heard(fault: &Fault, is_new: bool) -> Heard {
+const fn heard(fault: &RestError, is_new: bool) -> Heard {
     match fault {
         // An earlier process of this gateway acknowledged; for a new interaction some other program did.
-        Fault::Rejected(why) if matches!(why.meaning, Meaning::AlreadyAnswered) && !is_new => Heard::Yes,
-        Fault::Rejected(_) | Fault::Limited { .. } | Fault::Superseded => Heard::No,
-        Fault::Uncertain { .. } => Heard::Unknown,
+        RestError::Rejected(why) if matches!(why.kind, RejectionKind::AlreadyAnswered) && !is_new => {
+            Heard::Yes
+        }
+        RestError::Rejected(_) | RestError::Limited { .. } | RestError::Superseded => Heard::No,
+        RestError::Uncertain { .. } => Heard::Unknown,
     }
 }
 
@@ -255,26 +257,26 @@ mod tests {
 
     #[test]
     fn what_nobody_was_told_of_is_told_from_what_somebody_may_have_been() {
-        let rejected = |meaning| {
+        let rejected = |kind| {
             let why = String::new();
-            Fault::Rejected(Rejection {
+            RestError::Rejected(Rejection {
                 route: "interaction_callback",
                 status: None,
                 code: None,
-                meaning,
+                kind,
                 why,
             })
         };
-        let limited = Fault::Limited { retry_after: Duration::from_secs(1) };
+        let limited = RestError::Limited { retry_after: Duration::from_secs(1) };
         for (fault, is_new, want) in [
-            (rejected(Meaning::TooLate), true, Heard::No),
-            (rejected(Meaning::TooLate), false, Heard::No),
-            (rejected(Meaning::NotSent), true, Heard::No),
-            (rejected(Meaning::AlreadyAnswered), true, Heard::No),
-            (rejected(Meaning::AlreadyAnswered), false, Heard::Yes),
+            (rejected(RejectionKind::TooLate), true, Heard::No),
+            (rejected(RejectionKind::TooLate), false, Heard::No),
+            (rejected(RejectionKind::NotSent), true, Heard::No),
+            (rejected(RejectionKind::AlreadyAnswered), true, Heard::No),
+            (rejected(RejectionKind::AlreadyAnswered), false, Heard::Yes),
             (limited, true, Heard::No),
-            (Fault::Uncertain { why: "reset".to_owned() }, true, Heard::Unknown),
-            (Fault::Uncertain { why: "reset".to_owned() }, false, Heard::Unknown),
+            (RestError::Uncertain { why: "reset".to_owned() }, true, Heard::Unknown),
+            (RestError::Uncertain { why: "reset".to_owned() }, false, Heard::Unknown),
         ] {
             assert_eq!(heard(&fault, is_new), want, "{fault:?} {is_new}");
         }

@@ -14,9 +14,9 @@ use super::registration;
 use super::rounds::{Ended, Listing};
 use crate::channel::Inbox;
 use crate::store::now_ms;
-use acp_discord::core::event::{Click, Command, Event, Message, Ready};
+use acp_discord::core::event::{Click, Event, Message, ReadyEvent, SlashCommand};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::intake::{Taken, take};
+use acp_discord::core::intake::{MessageClass, classify_message};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +39,9 @@ pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn Inbox>) {
 
 /// Interaction of a person who waits for a response.
 enum Asked {
-    Command(Box<Command>),
+    Command(Box<SlashCommand>),
     Click(Box<Click>),
-    Suggestions(Box<Command>),
+    Suggestions(Box<SlashCommand>),
 }
 
 /// State of the event loop.
@@ -238,7 +238,7 @@ impl Ear {
         }
     }
 
-    fn ready(&mut self, ready: Ready) {
+    fn ready(&mut self, ready: ReadyEvent) {
         tracing::info!(
             account = self.inner.account,
             bot = ready.me.name,
@@ -257,14 +257,14 @@ impl Ear {
         let channel = message.channel;
         self.inner.known.spoke(channel, message.id);
         let Some(identity) = self.inner.known.identity() else { return };
-        match take(&identity, &message) {
-            Taken::Echo { nonce, message } => {
+        match classify_message(&identity, &message) {
+            MessageClass::Own { nonce, message } => {
                 if let Some(nonce) = nonce {
-                    self.inner.rest.echo(&nonce, message);
+                    self.inner.rest.record_sent_nonce(&nonce, message);
                 }
             }
-            Taken::System | Taken::Bot => {}
-            Taken::Said => self.said(message),
+            MessageClass::System | MessageClass::Bot => {}
+            MessageClass::User => self.said(message),
         }
     }
 

@@ -10,10 +10,10 @@ use crate::channel::{
     Amended, AnswerShown, Change, Changed, ConversationRef, Inbound, Kept, Offered, Place, Placed, Reply,
     Said, Suggest, Suggestion, Waiting,
 };
-use acp_discord::core::base::Base;
+use acp_discord::core::base::BaseUrl;
 use acp_discord::core::closes;
-use acp_discord::core::event::{Gap, Given, Interaction, Member, Thread, User, Value};
-use acp_discord::session::{self, Sink};
+use acp_discord::core::event::{GapCause, GivenOption, Interaction, Member, Thread, User, Value};
+use acp_discord::session::{self, EventSender};
 use acp_shared::redact::Secret;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -270,7 +270,7 @@ fn shown_thread(archived: bool) -> Thread {
 fn settings(token: &str, base: &str) -> Settings {
     Settings {
         token: Secret::new(token.to_owned()),
-        base: Base::parse(base).unwrap(),
+        base: BaseUrl::parse(base).unwrap(),
         door: Door { allowed: People { users: [ANN].into(), roles: BTreeSet::new() }, ..Door::default() },
         configured: BTreeSet::new(),
         personas: false,
@@ -278,7 +278,7 @@ fn settings(token: &str, base: &str) -> Settings {
 }
 
 /// Starts an event loop with a session and a sink for events of the test.
-async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>) {
+async fn ground(is_away: bool) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>) {
     let (_, says) = watch::channel(Some(channel()));
     let (plane, sink, ear, _) = ground_of(is_away, Town::quiet(says), &[]).await;
     (plane, sink, ear)
@@ -289,12 +289,12 @@ async fn ground_of(
     is_away: bool,
     town: Town,
     configured: &[u64],
-) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>, Arc<Inner>) {
+) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>) {
     let configured = configured.iter().copied().map(Snowflake).collect();
     let settings = Settings { configured, ..settings("token", &serve(town).await) };
     let discord = Discord::new("main".to_owned(), settings).unwrap();
     let inner = Arc::clone(&discord.inner);
-    let (sink, events) = session::pipe(4_096);
+    let (sink, events) = session::event_channel(4_096);
     let line = Line::of(discord.inner.settings().token.clone(), events);
     let plane = Arc::new(Plane::default());
     plane.away(is_away);
@@ -310,7 +310,7 @@ fn user(id: Snowflake) -> User {
 
 fn ready() -> Event {
     let session = "s".to_owned();
-    Event::Ready(Ready { me: user(BOT), application: BOT, session, shard: (0, 1), guilds: vec![] })
+    Event::Ready(ReadyEvent { me: user(BOT), application: BOT, session, shard: (0, 1), guilds: vec![] })
 }
 
 fn said(id: u64, channel: u64, text: &str) -> Event {
@@ -339,8 +339,9 @@ fn said_by(who: Snowflake, id: u64, channel: u64, text: &str) -> Event {
 
 /// Autocompletion request for the sessions of `/acp status`.
 fn typing() -> Event {
-    let session = Given { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
-    let status = Given { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
+    let session =
+        GivenOption { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
+    let status = GivenOption { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
     let at = Interaction {
         id: Snowflake(50),
         application: BOT,
@@ -409,7 +410,7 @@ async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
     sink.put(said(1_001, 7, "one"));
     sink.put(said(1_002, 7, "two"));
     sink.put(said(1_003, 8, "chatter"));
-    sink.put(Event::Gap { why: Gap::Overflow, lost: 1 });
+    sink.put(Event::Gap { why: GapCause::Overflow, lost: 1 });
     sink.put(Event::ChannelDeleted(Snowflake(7)));
     // Events are handled in order: this one after all others above.
     sink.put(typing());
@@ -432,7 +433,7 @@ async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins(
         let inner = Arc::clone(&discord.inner);
         inner.known.is_me(Snowflake(1), BOT);
         inner.known.is_at(Snowflake(3), None, Some(Snowflake(9)));
-        let (sink, events) = session::pipe(8);
+        let (sink, events) = session::event_channel(8);
         let line = Line::of(Secret::new("old".to_owned()), events);
         let texts = ["/acp status", "/acp help", "/agents"];
         for (id, text) in (10..).zip(texts) {
@@ -549,7 +550,7 @@ async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
         plane.bind("7");
         // Twice: the second check proves that the first one is complete.
         for times in 1..=2 {
-            sink.put(Event::Gap { why: Gap::Overflow, lost: 1 });
+            sink.put(Event::Gap { why: GapCause::Overflow, lost: 1 });
             until("it is looked at", || alone.load(Ordering::Relaxed) >= asked * times).await;
         }
         let of = |what: &str| -> BTreeSet<String> {

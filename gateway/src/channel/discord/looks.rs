@@ -11,7 +11,7 @@ use crate::channel::Change;
 use crate::store::now_ms;
 use acp_discord::core::event;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::Fault;
+use acp_discord::rest::RestError;
 use acp_discord::rest::model;
 use tokio::time::Instant;
 
@@ -41,7 +41,7 @@ impl From<&event::Thread> for Shelf {
 
 impl Shelf {
     /// Returns the archive state; `None` if the channel is not a thread.
-    fn of(channel: &model::Channel) -> Option<Self> {
+    fn of(channel: &model::ChannelObject) -> Option<Self> {
         let state = channel.thread_metadata.as_ref()?;
         Some(Self {
             is_archived: state.archived,
@@ -69,8 +69,8 @@ impl Inner {
     /// that a person archived would unarchive the thread.
     ///
     /// # Errors
-    /// [`Fault`] if the check failed: no message may be sent until a check succeeds.
-    pub(super) async fn look_first(&self, at: Snowflake) -> Result<(), Fault> {
+    /// [`RestError`] if the check failed: no message may be sent until a check succeeds.
+    pub(super) async fn look_first(&self, at: Snowflake) -> Result<(), RestError> {
         if self.known.is_followed(at) {
             return Ok(());
         }
@@ -81,20 +81,20 @@ impl Inner {
             // A new message has unarchived the thread.
             && self.known.last_ms(at) == last_ms
         {
-            self.rest.put_away(at, true);
+            self.rest.set_archived(at, true);
         }
         self.known.looked(at, era);
         Ok(())
     }
 
-    async fn look(&self, at: Snowflake) -> Result<Option<Shelf>, Fault> {
+    async fn look(&self, at: Snowflake) -> Result<Option<Shelf>, RestError> {
         let channel = self.rest.channel(at).await?;
         self.known.is_at(at, channel.parent_id.filter(|_| channel.is_thread()), channel.guild_id);
         Ok(Shelf::of(&channel))
     }
 
     fn is_put_away(&self, at: Snowflake, shelf: &Shelf) -> bool {
-        let last = shelf.last.map(Snowflake::made_at_ms).max(self.known.last_ms(at));
+        let last = shelf.last.map(Snowflake::created_at_ms).max(self.known.last_ms(at));
         // Unknown: Discord archives far more often than people do, and the next answer unarchives the thread.
         last.is_some_and(|last_ms| shelf.is_put_away(last_ms, now_ms()))
     }
@@ -106,8 +106,11 @@ impl Lane {
     /// of its own (`look_first`).
     ///
     /// # Errors
-    /// [`Fault`] if the check failed.
-    pub(super) async fn look_at_thread(&self, something: impl Future<Output = ()>) -> Result<Looked, Fault> {
+    /// [`RestError`] if the check failed.
+    pub(super) async fn look_at_thread(
+        &self,
+        something: impl Future<Output = ()>,
+    ) -> Result<Looked, RestError> {
         let era = self.inner.known.era();
         let looked = tokio::select! {
             biased;
@@ -146,7 +149,7 @@ impl Lane {
             // Inactivity counts from the unarchiving on.
             self.inner.known.spoke(at, Snowflake::from_ms(taken_out_ms));
         }
-        self.inner.rest.put_away(at, by_person);
+        self.inner.rest.set_archived(at, by_person);
         let change = if shelf.is_archived { Change::Archived { by_person } } else { Change::Unarchived };
         let changed = self.changed(change).await;
         tracing::debug!(thread_id = %at, ?shelf, ?changed, "a thread is put away or taken out");
@@ -181,7 +184,7 @@ mod tests {
     /// The inactivity at the time of archiving decides, regardless of the time of the check.
     #[test]
     fn d12_who_put_a_thread_away_is_judged_by_when_that_was() {
-        let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::Channel {
+        let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::ChannelObject {
             serde_json::from_value(json!({
                 "id": Snowflake::from_ms(last_ms - HOUR_MS).to_string(), "type": 11,
                 "last_message_id": Snowflake::from_ms(last_ms).to_string(),
@@ -208,7 +211,7 @@ mod tests {
             assert_eq!(seen, want, "{silent_ms} {at:?} {archived} {looked_after_ms}");
             assert_eq!(shelf.last, Some(Snowflake::from_ms(last_ms)));
         }
-        let text: model::Channel = serde_json::from_value(json!({"id": "1", "type": 0})).unwrap();
+        let text: model::ChannelObject = serde_json::from_value(json!({"id": "1", "type": 0})).unwrap();
         assert_eq!(Shelf::of(&text), None);
     }
 }

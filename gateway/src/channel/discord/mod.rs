@@ -34,13 +34,13 @@ use crate::channel::{
     Outgoing, Reply, SendOutcome, Signal, Standing, Unit,
 };
 use crate::store::now_ms;
-use acp_discord::core::base::Base;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::base::BaseUrl;
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
-use acp_discord::core::readback::Wanted;
+use acp_discord::core::readback::SentMessageQuery;
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{self, CannotStart, Fault, Posted, Rest, Search, Turn};
+use acp_discord::rest::{self, ClientSetupError, QueueOptions, RestClient, RestError, Search, SentMessage};
 use acp_discord::session;
 use known::{Known, Sign};
 use personas::Webhooks;
@@ -85,9 +85,9 @@ struct Inner {
     /// Live settings.
     settings: watch::Sender<Arc<Settings>>,
     /// Address of Discord; fixed for the lifetime of the adapter.
-    base: Base,
-    rest: Rest,
-    counts: Arc<session::Counts>,
+    base: BaseUrl,
+    rest: RestClient,
+    counts: Arc<session::SessionCounters>,
     known: Known,
     webhooks: Webhooks,
     pulse: health::Pulse,
@@ -101,9 +101,9 @@ impl Discord {
     /// `send`.
     ///
     /// # Errors
-    /// [`CannotStart`] if the token or the address is unusable.
-    pub(crate) fn new(account: String, settings: Settings) -> Result<Self, CannotStart> {
-        let rest = Rest::new(rest::Settings::new(settings.base.clone(), settings.token.clone()))?;
+    /// [`ClientSetupError`] if the token or the address is unusable.
+    pub(crate) fn new(account: String, settings: Settings) -> Result<Self, ClientSetupError> {
+        let rest = RestClient::new(rest::RestSettings::new(settings.base.clone(), settings.token.clone()))?;
         let (known, pulse) = (Known::default(), health::Pulse::default());
         let base = settings.base.clone();
         let settings = watch::Sender::new(Arc::new(settings));
@@ -116,7 +116,7 @@ impl Discord {
     }
 
     /// Returns the address of Discord. Another address needs a new adapter, since the bot is a different one.
-    pub(crate) fn base(&self) -> &Base {
+    pub(crate) fn base(&self) -> &BaseUrl {
         &self.inner.base
     }
 
@@ -124,8 +124,8 @@ impl Discord {
     /// refused before is tried again (D7).
     ///
     /// # Errors
-    /// [`CannotStart`] if the token is unusable; the old settings remain.
-    pub(crate) fn renew(&self, next: Settings) -> Result<(), CannotStart> {
+    /// [`ClientSetupError`] if the token is unusable; the old settings remain.
+    pub(crate) fn renew(&self, next: Settings) -> Result<(), ClientSetupError> {
         let inner = &self.inner;
         if inner.settings().token != next.token || inner.rest.counts().unauthorized {
             inner.rest.set_token(&next.token)?;
@@ -151,7 +151,7 @@ impl Inner {
     }
 
     /// Returns the user id of the bot: as reported by the websocket, or else from a request.
-    async fn me(&self) -> Result<Snowflake, Fault> {
+    async fn me(&self) -> Result<Snowflake, RestError> {
         match self.known.me() {
             Some(me) => Ok(me),
             None => Ok(self.rest.me().await?.id),
@@ -192,7 +192,7 @@ impl Inner {
         if is_by_webhook && !self.known.may_try(channel, now_ms()) {
             return denied();
         }
-        let turn = Turn::new(render::priority(message), PATIENCE);
+        let turn = QueueOptions::new(render::priority(message), PATIENCE);
         let result = self.rest.create_message(channel, &new, turn).await;
         let files = match &result {
             Err(fault) if files != Files::None && render::is_of_some_right(fault) => {
@@ -205,18 +205,20 @@ impl Inner {
     }
 
     /// Updates the cache with the result of a send and the state of its files.
-    fn wrote(&self, channel: Snowflake, result: Result<&Posted, &Fault>, files: Files) {
-        match result.map_err(Fault::meaning) {
+    fn wrote(&self, channel: Snowflake, result: Result<&SentMessage, &RestError>, files: Files) {
+        match result.map_err(RestError::rejection_kind) {
             Ok(posted) => {
                 self.known.tried(channel, false);
                 self.known.spoke(channel, posted.id);
             }
-            Err(Some(Meaning::Forbidden)) if files == (Files::Some { may_write: Some(true) }) => {
+            Err(Some(RejectionKind::Forbidden)) if files == (Files::Some { may_write: Some(true) }) => {
                 self.known.tried(channel, false);
                 self.known.may_not_show(Sign::Files, channel, now_ms());
             }
-            Err(Some(Meaning::Forbidden | Meaning::LostAccess)) => self.known.tried(channel, true),
-            Err(Some(Meaning::Gone(What::Channel))) => self.known.turned_out_gone(channel),
+            Err(Some(RejectionKind::Forbidden | RejectionKind::LostAccess)) => {
+                self.known.tried(channel, true)
+            }
+            Err(Some(RejectionKind::Gone(ResourceKind::Channel))) => self.known.turned_out_gone(channel),
             Err(_) => {}
         }
     }
@@ -227,8 +229,8 @@ impl Inner {
     async fn may_write(&self, channel: Snowflake) -> Option<bool> {
         match self.rest.typing(channel).await {
             Ok(()) => Some(true),
-            Err(fault) => match fault.meaning() {
-                Some(Meaning::Forbidden | Meaning::LostAccess) => Some(false),
+            Err(fault) => match fault.rejection_kind() {
+                Some(RejectionKind::Forbidden | RejectionKind::LostAccess) => Some(false),
                 _ => None,
             },
         }
@@ -260,21 +262,21 @@ impl Inner {
             channel,
             first_attempt_ms: message.not_before_ms.unwrap_or(now.saturating_sub(LOOK_BACK_MS)),
             skew_ms: SKEW_MS,
-            wanted: Wanted {
+            query: SentMessageQuery {
                 me,
                 nonce: message.nonce.clone(),
                 content: message.tagged(),
                 attachments: message.files.iter().map(|file| file.bytes.len() as u64).collect(),
                 button: render::button_of_card(message),
                 known: message.others.iter().filter_map(|id| id.parse().ok()).collect(),
-                through,
+                application: through,
             },
         };
         match self.rest.lookup(&search).await {
-            rest::Lookup::Found(id) => Lookup::Found { message_id: id.to_string() },
-            rest::Lookup::Absent => Lookup::Absent,
-            rest::Lookup::Unknown { why } => Lookup::Unknown { why },
-            rest::Lookup::Later { why } => Lookup::Later { why, retry_after_ms: render::AGAIN_MS },
+            rest::SentMessageLookup::Found(id) => Lookup::Found { message_id: id.to_string() },
+            rest::SentMessageLookup::Absent => Lookup::Absent,
+            rest::SentMessageLookup::Unknown { why } => Lookup::Unknown { why },
+            rest::SentMessageLookup::Later { why } => Lookup::Later { why, retry_after_ms: render::AGAIN_MS },
         }
     }
 
@@ -304,7 +306,7 @@ impl Inner {
             }
         };
         let name = render::thread_name(&starter.text);
-        let turn = Turn::new(Priority::Final, PATIENCE);
+        let turn = QueueOptions::new(Priority::Final, PATIENCE);
         match self.rest.thread_from_message(channel, message, &name, ARCHIVE_MINUTES, turn).await {
             Ok(started) => {
                 let guild = started.thread.and_then(|thread| thread.guild);
@@ -312,9 +314,9 @@ impl Inner {
                 self.known.looked(started.id, self.known.era());
                 Opened::Made { conversation_id: started.id.to_string() }
             }
-            Err(Fault::Rejected(rejection)) => {
+            Err(RestError::Rejected(rejection)) => {
                 // A missing permission is final here: the binding is given up, and the log has the reason.
-                let again = rejection.again() && rejection.meaning != Meaning::Forbidden;
+                let again = rejection.is_retryable() && rejection.kind != RejectionKind::Forbidden;
                 Opened::Rejected { why: rejection.to_string(), again }
             }
             Err(fault) => Opened::Uncertain { why: fault.to_string() },
@@ -327,7 +329,7 @@ impl Inner {
             (Err(why), _) | (_, Err(why)) => return EditOutcome::Gone { why },
         };
         let body = render::body(&message.text, &message.actions);
-        let turn = Turn::new(Priority::Card, PATIENCE);
+        let turn = QueueOptions::new(Priority::Card, PATIENCE);
         render::edited(self.rest.edit_message(channel, edited, &body, turn).await)
     }
 
@@ -353,12 +355,12 @@ impl Inner {
     }
 
     /// Runs the request of an optional feature, unless Discord refused this feature there recently.
-    async fn sign(&self, sign: Sign, at: Snowflake, request: impl Future<Output = Result<(), Fault>>) {
+    async fn sign(&self, sign: Sign, at: Snowflake, request: impl Future<Output = Result<(), RestError>>) {
         if !self.known.may_show(sign, at, now_ms()) {
             return;
         }
-        let refused = request.await.err().and_then(|fault| fault.meaning());
-        if matches!(refused, Some(Meaning::Forbidden | Meaning::LostAccess)) {
+        let refused = request.await.err().and_then(|fault| fault.rejection_kind());
+        if matches!(refused, Some(RejectionKind::Forbidden | RejectionKind::LostAccess)) {
             self.known.may_not_show(sign, at, now_ms());
         }
     }

@@ -9,12 +9,12 @@ use super::render;
 use super::{Inner, id};
 use crate::channel::{ConversationRef, Outgoing, SendOutcome};
 use crate::store::now_ms;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Persona, webhook_name};
 use acp_discord::core::schedule::Priority;
-use acp_discord::core::units::Limit;
-use acp_discord::rest::{Fault, Turn, Webhook, model::Listed};
+use acp_discord::core::units::PayloadLimit;
+use acp_discord::rest::{QueueOptions, RestError, Webhook, model::WebhookObject};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -68,14 +68,14 @@ impl Webhooks {
 #[derive(Debug)]
 enum Missing {
     /// Failed request.
-    Fault(Fault),
+    Fault(RestError),
     /// Discord lists a webhook of ours that cannot be used. No second one is created: repeated attempts would
     /// use up the webhooks of the channel.
     Unusable(Option<Webhook>),
 }
 
-impl From<Fault> for Missing {
-    fn from(fault: Fault) -> Self {
+impl From<RestError> for Missing {
+    fn from(fault: RestError) -> Self {
         Self::Fault(fault)
     }
 }
@@ -103,7 +103,7 @@ impl Inner {
         let home = timeout_at(begun_by, self.home_of(at)).await.ok()?.ok()?;
         let thread = (home != at).then_some(at);
         let (body, persona) = (render::whole(message), Persona { name: shown(name), avatar_url: None });
-        let turn = Turn::new(render::priority(message), PATIENCE);
+        let turn = QueueOptions::new(render::priority(message), PATIENCE);
         for _ in 0..WEBHOOKS_MAX {
             // A webhook created just as this times out is found by the next lookup.
             let webhook = match timeout_at(begun_by, self.webhook(home)).await {
@@ -126,13 +126,16 @@ impl Inner {
                     self.known.spoke(at, posted.id);
                     return Some(SendOutcome::Sent { message_id: posted.id.to_string() });
                 }
-                Err(Fault::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
-                Err(fault) if fault.meaning() == Some(Meaning::Gone(What::Webhook)) => {
+                Err(RestError::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
+                Err(fault) if fault.rejection_kind() == Some(RejectionKind::Gone(ResourceKind::Webhook)) => {
                     tracing::warn!(channel = %home, %fault, "a webhook of ours is gone or has another token: it is looked up");
                     self.forget(home, &webhook).await;
                 }
                 Err(fault) => {
-                    if matches!(fault.meaning(), Some(Meaning::Forbidden | Meaning::LostAccess)) {
+                    if matches!(
+                        fault.rejection_kind(),
+                        Some(RejectionKind::Forbidden | RejectionKind::LostAccess)
+                    ) {
                         self.known.may_not_show(Sign::Persona, home, now_ms());
                     }
                     tracing::info!(thread_id = %at, %fault, "the bot says it: a webhook did not");
@@ -144,7 +147,7 @@ impl Inner {
     }
 
     /// Returns the channel whose webhooks serve a conversation: for a thread the parent channel.
-    async fn home_of(&self, at: Snowflake) -> Result<Snowflake, Fault> {
+    async fn home_of(&self, at: Snowflake) -> Result<Snowflake, RestError> {
         let parent = match self.known.spot(at) {
             Some(spot) => spot.parent,
             None => self.look_up(at).await?.parent,
@@ -166,11 +169,13 @@ impl Inner {
             Ours::Usable(webhook) => webhook,
             Ours::Unusable(webhook) => return Err(Missing::Unusable(webhook)),
             Ours::None => {
-                let made =
-                    self.rest.create_webhook(channel, NAME, Turn::new(Priority::Final, PATIENCE)).await?;
+                let made = self
+                    .rest
+                    .create_webhook(channel, NAME, QueueOptions::new(Priority::Final, PATIENCE))
+                    .await?;
                 tracing::info!(%channel, webhook = %made.id, "a webhook was made, for agents to speak under their names");
                 let why = || "Discord made a webhook and did not say its token".to_owned();
-                let token = made.token.ok_or_else(|| Fault::Uncertain { why: why() })?;
+                let token = made.token.ok_or_else(|| RestError::Uncertain { why: why() })?;
                 Webhook { id: made.id, token }
             }
         };
@@ -180,7 +185,7 @@ impl Inner {
     }
 
     /// Returns the application id of the bot: as reported by the websocket, or else from a request.
-    pub(super) async fn application(&self) -> Result<Snowflake, Fault> {
+    pub(super) async fn application(&self) -> Result<Snowflake, RestError> {
         match self.known.identity() {
             Some(identity) => Ok(identity.application),
             None => Ok(self.rest.application().await?.id),
@@ -200,7 +205,7 @@ impl Inner {
     /// longer than temporary ones.
     fn has_no_webhook(&self, channel: Snowflake, missing: &Missing) {
         match missing {
-            Missing::Fault(fault) if fault.meaning().is_some_and(stays) => {
+            Missing::Fault(fault) if fault.rejection_kind().is_some_and(stays) => {
                 self.known.may_not_show(Sign::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,
@@ -216,7 +221,7 @@ impl Inner {
             Missing::Unusable(webhook) => {
                 // The refusal may have come from an intermediary: Discord lists the webhook.
                 if let Some(webhook) = webhook {
-                    self.rest.revive(webhook);
+                    self.rest.mark_webhook_alive(webhook);
                 }
                 self.known.may_not_show(Sign::Persona, channel, now_ms());
                 tracing::warn!(
@@ -231,10 +236,14 @@ impl Inner {
 }
 
 /// True if the problem lasts until a person fixes the cause.
-const fn stays(meaning: Meaning) -> bool {
+const fn stays(kind: RejectionKind) -> bool {
     matches!(
-        meaning,
-        Meaning::Forbidden | Meaning::LostAccess | Meaning::Full | Meaning::Invalid | Meaning::Gone(_)
+        kind,
+        RejectionKind::Forbidden
+            | RejectionKind::LostAccess
+            | RejectionKind::Full
+            | RejectionKind::Invalid
+            | RejectionKind::Gone(_)
     )
 }
 
@@ -251,14 +260,14 @@ enum Ours {
 
 /// Selects the webhook to use: created by our application, listed with a token, and not known to be deleted.
 /// The choice among several is stable.
-fn ours(listed: Vec<Listed>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> Ours {
-    let mut ours: Vec<Listed> =
+fn ours(listed: Vec<WebhookObject>, application: Snowflake, is_dead: impl Fn(&Webhook) -> bool) -> Ours {
+    let mut ours: Vec<WebhookObject> =
         listed.into_iter().filter(|listed| listed.application_id == Some(application)).collect();
     if ours.is_empty() {
         return Ours::None;
     }
     ours.sort_by_key(|listed| (listed.name.as_deref() != Some(NAME), listed.id));
-    let with_token = |listed: Listed| Some(Webhook { id: listed.id, token: listed.token? });
+    let with_token = |listed: WebhookObject| Some(Webhook { id: listed.id, token: listed.token? });
     let (dead, alive): (Vec<_>, Vec<_>) = ours.into_iter().filter_map(with_token).partition(is_dead);
     match alive.into_iter().next() {
         Some(webhook) => Ours::Usable(webhook),
@@ -277,7 +286,7 @@ fn shown(name: &str) -> Option<String> {
         }
     }
     let words: Vec<&str> = name.split_whitespace().collect();
-    let name = render::fit(&words.join(" "), Limit::WebhookName.bounds().1);
+    let name = render::fit(&words.join(" "), PayloadLimit::WebhookName.bounds().1);
     webhook_name(&name).is_ok().then_some(name)
 }
 
@@ -288,8 +297,8 @@ mod tests {
 
     const OURS: Option<Snowflake> = Some(Snowflake(5));
 
-    fn listed(id: u64, application_id: Option<Snowflake>, name: &str, token: Option<&str>) -> Listed {
-        Listed {
+    fn listed(id: u64, application_id: Option<Snowflake>, name: &str, token: Option<&str>) -> WebhookObject {
+        WebhookObject {
             id: Snowflake(id),
             token: token.map(|token| Secret::new(token.to_owned())),
             channel_id: None,
@@ -358,17 +367,17 @@ mod tests {
 
     #[test]
     fn what_nobody_mends_in_a_moment_is_not_asked_for_again_soon() {
-        for (meaning, want) in [
-            (Meaning::Forbidden, true),
-            (Meaning::LostAccess, true),
-            (Meaning::Full, true),
-            (Meaning::Invalid, true),
-            (Meaning::Temporary, false),
-            (Meaning::NotSent, false),
-            (Meaning::Unauthorized, false),
-            (Meaning::Slow, false),
+        for (kind, want) in [
+            (RejectionKind::Forbidden, true),
+            (RejectionKind::LostAccess, true),
+            (RejectionKind::Full, true),
+            (RejectionKind::Invalid, true),
+            (RejectionKind::Temporary, false),
+            (RejectionKind::NotSent, false),
+            (RejectionKind::Unauthorized, false),
+            (RejectionKind::Slow, false),
         ] {
-            assert_eq!(stays(meaning), want, "{meaning:?}");
+            assert_eq!(stays(kind), want, "{kind:?}");
         }
     }
 }

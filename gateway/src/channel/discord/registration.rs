@@ -8,7 +8,7 @@
 use super::Inner;
 use super::slash::specs;
 use acp_discord::core::commands::registration;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +69,7 @@ impl Facts {
     }
 
     /// Records the result of a step. Returns true if the step needs a retry.
-    fn note(&mut self, step: Step, done: Result<(), (Option<Meaning>, String)>) -> bool {
+    fn note(&mut self, step: Step, done: Result<(), (Option<RejectionKind>, String)>) -> bool {
         let (Step::Put(place) | Step::TakeAway(place)) = step;
         match (step, done) {
             (Step::Put(_), Ok(())) => {
@@ -80,7 +80,14 @@ impl Facts {
             // The bot has no commands in a server without access.
             (
                 Step::TakeAway(Some(_)),
-                Err((Some(Meaning::LostAccess | Meaning::Forbidden | Meaning::Gone(What::Guild)), _)),
+                Err((
+                    Some(
+                        RejectionKind::LostAccess
+                        | RejectionKind::Forbidden
+                        | RejectionKind::Gone(ResourceKind::Guild),
+                    ),
+                    _,
+                )),
             ) => self.has_none(place),
             (_, Err((_, why))) => {
                 self.problems.insert(place, why);
@@ -189,7 +196,7 @@ async fn go_over(inner: &Inner, commands: &[Value]) -> bool {
         if let Err(fault) = &done {
             tracing::warn!(%fault, ?step, "slash commands could not be set; text commands work all the same");
         }
-        let done = done.map_err(|fault| (fault.meaning(), fault.to_string()));
+        let done = done.map_err(|fault| (fault.rejection_kind(), fault.to_string()));
         is_left |= inner.registered.facts().note(step, done);
     }
     is_left
@@ -228,21 +235,17 @@ mod tests {
     #[test]
     fn what_was_refused_is_to_be_tried_again_unless_the_bot_has_left() {
         let place = Some(Snowflake(1));
-        for (step, meaning, again) in [
-            (Step::Put(place), Meaning::LostAccess, true),
-            (Step::Put(place), Meaning::Temporary, true),
-            (Step::TakeAway(place), Meaning::Temporary, true),
-            (Step::TakeAway(place), Meaning::LostAccess, false),
-            (Step::TakeAway(place), Meaning::Gone(What::Guild), false),
-            (Step::TakeAway(None), Meaning::LostAccess, true),
+        for (step, kind, again) in [
+            (Step::Put(place), RejectionKind::LostAccess, true),
+            (Step::Put(place), RejectionKind::Temporary, true),
+            (Step::TakeAway(place), RejectionKind::Temporary, true),
+            (Step::TakeAway(place), RejectionKind::LostAccess, false),
+            (Step::TakeAway(place), RejectionKind::Gone(ResourceKind::Guild), false),
+            (Step::TakeAway(None), RejectionKind::LostAccess, true),
         ] {
             let mut facts = Facts { there: set([place, None]), ..Facts::default() };
-            assert_eq!(
-                facts.note(step, Err((Some(meaning), "no".to_owned()))),
-                again,
-                "{step:?} {meaning:?}"
-            );
-            assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {meaning:?}");
+            assert_eq!(facts.note(step, Err((Some(kind), "no".to_owned()))), again, "{step:?} {kind:?}");
+            assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {kind:?}");
         }
         let mut facts = Facts { there: set([place]), application: Some(Snowflake(9)), ..Facts::default() };
         facts.note(Step::Put(place), Err((None, "lost".to_owned())));

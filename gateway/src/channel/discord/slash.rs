@@ -2,91 +2,101 @@
 //! command line.
 
 use crate::channel::Suggest;
-use acp_discord::core::commands::{Kind, Param, Place, Spec, Takes};
-use acp_discord::core::event::{Command, Given, Value};
+use acp_discord::core::commands::{CommandArguments, CommandOption, CommandSpec, OptionKind, OptionPosition};
+use acp_discord::core::event::{GivenOption, SlashCommand, Value};
 
 /// Maximum length of a text option, in characters.
 const TEXT_MAX: u32 = 1_000;
 
-fn spec(name: &str, says: &str, takes: Takes) -> Spec {
-    Spec { name: name.to_owned(), says: says.to_owned(), takes }
+fn spec(name: &str, description: &str, arguments: CommandArguments) -> CommandSpec {
+    CommandSpec { name: name.to_owned(), description: description.to_owned(), arguments }
 }
 
-fn verb(name: &str, says: &str, params: Vec<Param>) -> Spec {
-    spec(name, says, Takes::Options(params))
+fn verb(name: &str, description: &str, params: Vec<CommandOption>) -> CommandSpec {
+    spec(name, description, CommandArguments::Options(params))
 }
 
-fn param(name: &str, says: &str, kind: Kind, place: Place) -> Param {
-    Param { name: name.to_owned(), says: says.to_owned(), kind, required: false, place }
+fn param(name: &str, description: &str, kind: OptionKind, position: OptionPosition) -> CommandOption {
+    CommandOption {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        kind,
+        required: false,
+        position,
+    }
 }
 
-fn text(name: &str, says: &str, place: Place) -> Param {
-    param(name, says, Kind::Text { max: TEXT_MAX, suggest: false }, place)
+fn text(name: &str, description: &str, position: OptionPosition) -> CommandOption {
+    param(name, description, OptionKind::Text { max: TEXT_MAX, suggest: false }, position)
 }
 
 /// Creates a text parameter with suggestions.
-fn known(name: &str, says: &str, place: Place) -> Param {
-    param(name, says, Kind::Text { max: TEXT_MAX, suggest: true }, place)
+fn known(name: &str, description: &str, position: OptionPosition) -> CommandOption {
+    param(name, description, OptionKind::Text { max: TEXT_MAX, suggest: true }, position)
 }
 
-fn wanted(param: Param) -> Param {
-    Param { required: true, ..param }
+fn wanted(param: CommandOption) -> CommandOption {
+    CommandOption { required: true, ..param }
 }
 
-fn choice(name: &str, says: &str, of: &[&str], place: Place) -> Param {
+fn choice(name: &str, description: &str, of: &[&str], position: OptionPosition) -> CommandOption {
     let choices = of.iter().map(|one| ((*one).to_owned(), (*one).to_owned())).collect();
-    param(name, says, Kind::Choice(choices), place)
+    param(name, description, OptionKind::Choice(choices), position)
 }
 
-fn session() -> Param {
-    known("session", "another session than this conversation's", Place::Flag)
+fn session() -> CommandOption {
+    known("session", "another session than this conversation's", OptionPosition::Flag)
 }
 
-fn ending(name: &str, says: &str) -> Spec {
-    let discard = param("discard", "its agent forgets it too", Kind::Bool, Place::Flag);
-    verb(name, says, vec![session(), discard])
+fn ending(name: &str, description: &str) -> CommandSpec {
+    let discard = param("discard", "its agent forgets it too", OptionKind::Bool, OptionPosition::Flag);
+    verb(name, description, vec![session(), discard])
 }
 
 /// Policies for the permission requests of an agent.
 const MODES: [&str; 4] = ["ask", "approve-reads", "approve-all", "deny-all"];
 
 /// Returns all commands in the order shown by Discord.
-pub(super) fn specs() -> Vec<Spec> {
+pub(super) fn specs() -> Vec<CommandSpec> {
     let acp = [spawning(), turns(), sessions(), settings(), questions(), around()].concat();
-    let window = |name: &str, says: &str| {
-        verb(name, says, vec![text("time", "90m, 1h30m, 2d or off", Place::Word(0)), session()])
+    let window = |name: &str, description: &str| {
+        verb(
+            name,
+            description,
+            vec![text("time", "90m, 1h30m, 2d or off", OptionPosition::Word(0)), session()],
+        )
     };
     let windows = vec![
         window("idle", "After how long without a word it ends"),
         window("max-age", "How long it lasts in any case"),
     ];
-    let whose = vec![wanted(known("session", "which", Place::Word(0)))];
+    let whose = vec![wanted(known("session", "which", OptionPosition::Word(0)))];
     vec![
-        spec("acp", "Agents and their sessions", Takes::Verbs(acp)),
-        spec("session", "How long this binding lasts", Takes::Verbs(windows)),
+        spec("acp", "Agents and their sessions", CommandArguments::Subcommands(acp)),
+        spec("session", "How long this binding lasts", CommandArguments::Subcommands(windows)),
         verb("focus", "Bind this conversation to a session", whose),
         verb("unfocus", "Unbind this conversation", vec![]),
         verb("agents", "What runs, and what can be started", vec![]),
     ]
 }
 
-fn spawning() -> Vec<Spec> {
+fn spawning() -> Vec<CommandSpec> {
     let spawn = vec![
-        known("agent", "which agent", Place::Word(0)),
-        text("cwd", "its directory", Place::Flag),
-        text("label", "what you call it", Place::Flag),
-        choice("mode", "how long it lives", &["persistent", "oneshot"], Place::Flag),
-        choice("permission", "what happens when it asks", &MODES, Place::Flag),
-        choice("thread", "where it answers", &["auto", "here", "off"], Place::Flag),
+        known("agent", "which agent", OptionPosition::Word(0)),
+        text("cwd", "its directory", OptionPosition::Flag),
+        text("label", "what you call it", OptionPosition::Flag),
+        choice("mode", "how long it lives", &["persistent", "oneshot"], OptionPosition::Flag),
+        choice("permission", "what happens when it asks", &MODES, OptionPosition::Flag),
+        choice("thread", "where it answers", &["auto", "here", "off"], OptionPosition::Flag),
     ];
     vec![verb("spawn", "Start a session", spawn)]
 }
 
 /// Returns the commands on running and queued turns.
-fn turns() -> Vec<Spec> {
-    let this = text("run", "this run and no other", Place::Flag);
-    let what = wanted(text("text", "what", Place::Rest));
-    let which = wanted(text("run", "which", Place::Word(0)));
+fn turns() -> Vec<CommandSpec> {
+    let this = text("run", "this run and no other", OptionPosition::Flag);
+    let what = wanted(text("text", "what", OptionPosition::Remainder));
+    let which = wanted(text("run", "which", OptionPosition::Word(0)));
     vec![
         verb("cancel", "Stop the running turn", vec![session(), this]),
         verb("steer", "Say something into the running turn", vec![what, session()]),
@@ -94,7 +104,7 @@ fn turns() -> Vec<Spec> {
     ]
 }
 
-fn sessions() -> Vec<Spec> {
+fn sessions() -> Vec<CommandSpec> {
     vec![
         ending("close", "End the session"),
         ending("archive", "End the session, to be read later"),
@@ -106,13 +116,13 @@ fn sessions() -> Vec<Spec> {
     ]
 }
 
-fn settings() -> Vec<Spec> {
-    let word = |name: &str, says: &str| wanted(text(name, says, Place::Word(0)));
-    let option = wanted(known("option", "which", Place::Word(0)));
-    let value = wanted(text("value", "to what", Place::Word(1)));
-    let modes = choice("mode", "what happens", &MODES, Place::Word(0));
-    let number = Kind::Integer { min: 0, max: 86_400 };
-    let seconds = wanted(param("seconds", "0 takes the limit away", number, Place::Word(0)));
+fn settings() -> Vec<CommandSpec> {
+    let word = |name: &str, description: &str| wanted(text(name, description, OptionPosition::Word(0)));
+    let option = wanted(known("option", "which", OptionPosition::Word(0)));
+    let value = wanted(text("value", "to what", OptionPosition::Word(1)));
+    let modes = choice("mode", "what happens", &MODES, OptionPosition::Word(0));
+    let number = OptionKind::Integer { min: 0, max: 86_400 };
+    let seconds = wanted(param("seconds", "0 takes the limit away", number, OptionPosition::Word(0)));
     vec![
         verb("set-mode", "Set the agent's mode", vec![word("mode", "which"), session()]),
         verb("set", "Set one of the agent's options", vec![option, value, session()]),
@@ -125,9 +135,9 @@ fn settings() -> Vec<Spec> {
 }
 
 /// Returns the commands on permission requests.
-fn questions() -> Vec<Spec> {
-    let id = || text("id", "which question, where there are several", Place::Word(0));
-    let option = wanted(text("option", "its number or id", Place::Word(1)));
+fn questions() -> Vec<CommandSpec> {
+    let id = || text("id", "which question, where there are several", OptionPosition::Word(0));
+    let option = wanted(text("option", "its number or id", OptionPosition::Word(1)));
     vec![
         verb("allow", "Allow what the agent asks for", vec![id(), session()]),
         verb("deny", "Refuse it", vec![id(), session()]),
@@ -135,12 +145,17 @@ fn questions() -> Vec<Spec> {
     ]
 }
 
-fn around() -> Vec<Spec> {
+fn around() -> Vec<CommandSpec> {
     vec![
         verb(
             "verbosity",
             "How much this conversation is told of a turn",
-            vec![choice("level", "how much", &["full", "compact", "none", "default"], Place::Word(0))],
+            vec![choice(
+                "level",
+                "how much",
+                &["full", "compact", "none", "default"],
+                OptionPosition::Word(0),
+            )],
         ),
         verb("doctor", "How the gateway is", vec![]),
         verb("install", "How agents are set up", vec![]),
@@ -149,7 +164,7 @@ fn around() -> Vec<Spec> {
 }
 
 /// Returns the parameter that is being typed, as kind of suggestion and prefix.
-pub(super) fn typed(command: &Command) -> Option<(Suggest, String)> {
+pub(super) fn typed(command: &SlashCommand) -> Option<(Suggest, String)> {
     let given = focused(&command.options)?;
     let Value::Text(prefix) = &given.value else { return None };
     let what = match given.name.as_str() {
@@ -161,7 +176,7 @@ pub(super) fn typed(command: &Command) -> Option<(Suggest, String)> {
     Some((what, prefix.clone()))
 }
 
-fn focused(options: &[Given]) -> Option<&Given> {
+fn focused(options: &[GivenOption]) -> Option<&GivenOption> {
     options.iter().find_map(|given| match &given.value {
         Value::Sub(below) => focused(below),
         _ => given.focused.then_some(given),
@@ -178,7 +193,7 @@ mod tests {
     use acp_discord::core::ids::Snowflake;
     use acp_shared::redact::Secret;
 
-    fn command(name: &str, options: Vec<Given>) -> Command {
+    fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
         let user = User { id: Snowflake(1), name: "ann".to_owned(), shown: None, bot: false };
         let at = Interaction {
             id: Snowflake(5),
@@ -193,20 +208,20 @@ mod tests {
             locale: None,
             attachment_limit: None,
         };
-        Command { at, name: name.to_owned(), options }
+        SlashCommand { at, name: name.to_owned(), options }
     }
 
-    fn value(param: &Param) -> Value {
+    fn value(param: &CommandOption) -> Value {
         match &param.kind {
-            Kind::Text { .. } if param.name == "run" => {
+            OptionKind::Text { .. } if param.name == "run" => {
                 Value::Text("01890a5d-ac96-774b-bcce-b30200000001".to_owned())
             }
-            Kind::Text { .. } if param.name == "time" => Value::Text("90m".to_owned()),
-            Kind::Text { .. } => Value::Text("demo".to_owned()),
-            Kind::Choice(of) => Value::Text(of[0].1.clone()),
-            Kind::Integer { min, .. } => Value::Integer(*min),
-            Kind::Bool => Value::Bool(true),
-            Kind::File => panic!(),
+            OptionKind::Text { .. } if param.name == "time" => Value::Text("90m".to_owned()),
+            OptionKind::Text { .. } => Value::Text("demo".to_owned()),
+            OptionKind::Choice(of) => Value::Text(of[0].1.clone()),
+            OptionKind::Integer { min, .. } => Value::Integer(*min),
+            OptionKind::Bool => Value::Bool(true),
+            OptionKind::File => panic!(),
         }
     }
 
@@ -218,26 +233,34 @@ mod tests {
         assert_eq!(registered.as_array().map(Vec::len), Some(specs.len()));
         let mut seen = 0;
         for spec in &specs {
-            let verbs: Vec<(Option<&str>, &Vec<Param>)> = match &spec.takes {
-                Takes::Options(params) => vec![(None, params)],
-                Takes::Verbs(verbs) => verbs
+            let verbs: Vec<(Option<&str>, &Vec<CommandOption>)> = match &spec.arguments {
+                CommandArguments::Options(params) => vec![(None, params)],
+                CommandArguments::Subcommands(verbs) => verbs
                     .iter()
-                    .map(|verb| match &verb.takes {
-                        Takes::Options(params) => (Some(verb.name.as_str()), params),
-                        Takes::Verbs(_) => panic!(),
+                    .map(|verb| match &verb.arguments {
+                        CommandArguments::Options(params) => (Some(verb.name.as_str()), params),
+                        CommandArguments::Subcommands(_) => panic!(),
                     })
                     .collect(),
             };
             for (verb, params) in verbs {
                 for all in [true, false] {
-                    let given: Vec<Given> = params
+                    let given: Vec<GivenOption> = params
                         .iter()
                         .filter(|param| all || param.required)
-                        .map(|param| Given { name: param.name.clone(), value: value(param), focused: false })
+                        .map(|param| GivenOption {
+                            name: param.name.clone(),
+                            value: value(param),
+                            focused: false,
+                        })
                         .collect();
                     let options = match verb {
                         Some(verb) => {
-                            vec![Given { name: verb.to_owned(), value: Value::Sub(given), focused: false }]
+                            vec![GivenOption {
+                                name: verb.to_owned(),
+                                value: Value::Sub(given),
+                                focused: false,
+                            }]
                         }
                         None => given,
                     };
@@ -253,12 +276,13 @@ mod tests {
 
     #[test]
     fn what_is_typed_decides_what_is_suggested() {
-        let given = |name: &str, focused| Given {
+        let given = |name: &str, focused| GivenOption {
             name: name.to_owned(),
             value: Value::Text("de".to_owned()),
             focused,
         };
-        let sub = |below| vec![Given { name: "spawn".to_owned(), value: Value::Sub(below), focused: false }];
+        let sub =
+            |below| vec![GivenOption { name: "spawn".to_owned(), value: Value::Sub(below), focused: false }];
         for (name, want) in [
             ("agent", Some((Suggest::Agents, "de".to_owned()))),
             ("session", Some((Suggest::Sessions, "de".to_owned()))),

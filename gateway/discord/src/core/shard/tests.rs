@@ -10,7 +10,7 @@ const ANSWER_MS: u64 = 30_000;
 const INTERVAL: u64 = 40_000;
 
 fn shard() -> Shard {
-    Shard::new(0, Base::parse("http://127.0.0.1:1").expect("base"), ANSWER_MS)
+    Shard::new(0, BaseUrl::parse("http://127.0.0.1:1").expect("base"), ANSWER_MS)
 }
 
 fn hello() -> Frame {
@@ -33,19 +33,19 @@ fn deleted(seq: u64) -> Frame {
 }
 
 fn resume(seq: u64) -> Vec<Output> {
-    vec![Output::Send(Payload::Resume { session: "s".to_owned(), seq })]
+    vec![Output::Send(OutgoingPayload::Resume { session: "s".to_owned(), seq })]
 }
 
 fn identify() -> Vec<Output> {
-    vec![Output::Send(Payload::Identify)]
+    vec![Output::Send(OutgoingPayload::Identify)]
 }
 
 fn beat(seq: Option<u64>) -> Vec<Output> {
-    vec![Output::Send(Payload::Heartbeat(seq))]
+    vec![Output::Send(OutgoingPayload::Heartbeat(seq))]
 }
 
-fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, ask: bool) -> Reconnect {
-    Reconnect { close, why: why.to_owned(), after_ms, resume, ask }
+fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, needs_url: bool) -> Reconnect {
+    Reconnect { close, why: why.to_owned(), after_ms, resume, needs_url }
 }
 
 /// Shard with a session from its first connection, made at 0 ms; the first heartbeat is due at 20 s.
@@ -60,7 +60,10 @@ fn begun() -> Shard {
 /// The same shard on its second connection, after sending RESUME.
 fn resuming() -> Shard {
     let mut shard = begun();
-    assert_eq!(shard.ended(1, End::Broken), Ok(reconnect(None, "the connection broke", 0, true, false)));
+    assert_eq!(
+        shard.ended(1, Disconnect::Broken),
+        Ok(reconnect(None, "the connection broke", 0, true, false))
+    );
     shard.connecting(1);
     assert_eq!(shard.frame(1, hello(), 0.5), resume(1));
     shard
@@ -86,7 +89,7 @@ fn hello_is_answered_by_identify_or_resume() {
     assert_eq!((first.frame(0, hello(), 0.9), first.deadline()), (Vec::new(), Some(20_000)));
     let mut second = begun();
     assert_eq!(second.frame(5, deleted(7), 0.5).len(), 2);
-    assert!(second.ended(6, End::Broken).is_ok_and(|lost| lost.resume));
+    assert!(second.ended(6, Disconnect::Broken).is_ok_and(|lost| lost.resume));
     second.connecting(6);
     assert_eq!(second.frame(7, hello(), 0.5), resume(7));
 }
@@ -104,7 +107,7 @@ fn resume_goes_to_the_address_of_the_session_if_it_is_permitted() {
         assert_eq!(shard.resume_url(), used, "{url}");
     }
     let mut lost = begun();
-    let refused = lost.ended(1, End::NotConnected("refused".to_owned()));
+    let refused = lost.ended(1, Disconnect::NotConnected("refused".to_owned()));
     let expected = reconnect(None, "no connection could be made: refused", 1_000, true, true);
     assert_eq!((refused, lost.resume_url()), (Ok(expected), None), "the first address is tried next");
 }
@@ -153,7 +156,7 @@ fn a_heartbeat_that_is_asked_for_is_sent_at_once_and_leaves_the_schedule() {
 #[test]
 fn a_connection_without_hello_is_ended_and_the_session_kept() {
     let mut shard = resuming();
-    assert_eq!(shard.ended(2, End::Broken).map(|lost| lost.resume), Ok(true));
+    assert_eq!(shard.ended(2, Disconnect::Broken).map(|lost| lost.resume), Ok(true));
     shard.connecting(10);
     assert_eq!((shard.deadline(), shard.tick(15_009)), (Some(15_010), Vec::new()));
     let why = "shard 0 got no HELLO within 15 s of connecting";
@@ -212,25 +215,25 @@ fn requests_of_the_service_to_reconnect() {
 #[test]
 fn the_end_of_a_connection_decides_what_follows() {
     for (end, resume) in [
-        (End::Broken, Some(true)),
-        (End::Closed(1000), Some(true)),
-        (End::Closed(1001), Some(true)),
-        (End::Closed(1006), Some(true)),
-        (End::Closed(4000), Some(true)),
-        (End::Closed(4001), Some(true)),
-        (End::Closed(4002), Some(true)),
-        (End::Closed(4003), Some(false)),
-        (End::Closed(4004), None),
-        (End::Closed(4005), Some(true)),
-        (End::Closed(4007), Some(false)),
-        (End::Closed(4008), Some(true)),
-        (End::Closed(4009), Some(false)),
-        (End::Closed(4010), None),
-        (End::Closed(4011), None),
-        (End::Closed(4012), None),
-        (End::Closed(4013), None),
-        (End::Closed(4014), None),
-        (End::TooLarge, Some(false)),
+        (Disconnect::Broken, Some(true)),
+        (Disconnect::Closed(1000), Some(true)),
+        (Disconnect::Closed(1001), Some(true)),
+        (Disconnect::Closed(1006), Some(true)),
+        (Disconnect::Closed(4000), Some(true)),
+        (Disconnect::Closed(4001), Some(true)),
+        (Disconnect::Closed(4002), Some(true)),
+        (Disconnect::Closed(4003), Some(false)),
+        (Disconnect::Closed(4004), None),
+        (Disconnect::Closed(4005), Some(true)),
+        (Disconnect::Closed(4007), Some(false)),
+        (Disconnect::Closed(4008), Some(true)),
+        (Disconnect::Closed(4009), Some(false)),
+        (Disconnect::Closed(4010), None),
+        (Disconnect::Closed(4011), None),
+        (Disconnect::Closed(4012), None),
+        (Disconnect::Closed(4013), None),
+        (Disconnect::Closed(4014), None),
+        (Disconnect::TooLarge, Some(false)),
     ] {
         let ended = begun().ended(1, end.clone());
         assert_eq!(
@@ -240,15 +243,15 @@ fn the_end_of_a_connection_decides_what_follows() {
         );
     }
     let lost = reconnect(None, "the session timed out (code 4009)", 0, false, true);
-    assert_eq!(begun().ended(1, End::Closed(4009)), Ok(lost));
-    assert_eq!(begun().ended(1, End::Closed(4014)).err(), closes::failure(4014));
+    assert_eq!(begun().ended(1, Disconnect::Closed(4009)), Ok(lost));
+    assert_eq!(begun().ended(1, Disconnect::Closed(4014)).err(), closes::fatal_error(4014));
 }
 
 #[test]
 fn a_session_that_answers_no_resume_is_given_up() {
     let mut shard = resuming();
     for resume in [true, true, false] {
-        let lost = shard.ended(2, End::Closed(4000));
+        let lost = shard.ended(2, Disconnect::Closed(4000));
         assert_eq!(lost.map(|lost| lost.resume), Ok(resume));
         shard.connecting(3);
         shard.frame(3, hello(), 0.5);
@@ -261,7 +264,7 @@ fn connections_that_end_at_once_are_made_ever_slower() {
     let pauses: Vec<u64> = (0..8)
         .map(|at| {
             shard.connecting(at);
-            shard.ended(at, End::Broken).expect("no failure").after_ms
+            shard.ended(at, Disconnect::Broken).expect("no failure").after_ms
         })
         .collect();
     assert_eq!(pauses, [0, 0, 0, 0, 0, 1_000, 2_000, 4_000]);
@@ -294,7 +297,8 @@ fn sequence_numbers_that_jump_are_a_gap_before_the_event() {
 fn a_resumed_session_goes_on() {
     let mut shard = resuming();
     assert_eq!(shard.frame(2, deleted(2), 0.5).len(), 1);
-    let resumed = Output::Event { kind: "RESUMED".to_owned(), read: Ok(Read::Events(vec![Event::Resumed])) };
+    let resumed =
+        Output::Event { kind: "RESUMED".to_owned(), read: Ok(DecodedEvent::Events(vec![Event::Resumed])) };
     assert_eq!(shard.frame(3, event(3, "RESUMED", json!({})), 0.5), [resumed]);
     assert_eq!((shard.deadline(), shard.resumes()), (Some(20_001), true));
 }
