@@ -355,7 +355,7 @@ fn typing() -> Event {
         locale: None,
         attachment_limit: None,
     };
-    Event::Autocomplete(Box::new(Command { at, name: "acp".to_owned(), options: vec![status] }))
+    Event::Autocomplete(Box::new(SlashCommand { at, name: "acp".to_owned(), options: vec![status] }))
 }
 
 async fn until(what: &str, is: impl Fn() -> bool) {
