@@ -13,8 +13,8 @@ use acp_discord::core::readback::SentMessageQuery;
 use acp_discord::core::route::Page;
 use acp_discord::core::schedule::Priority;
 use acp_discord::rest::{
-    ChannelChanges, QueueOptions, RestClient, RestError, RestSettings, Search, SentMessage,
-    SentMessageLookup, Webhook,
+    ChannelChanges, QueueOptions, RestClient, RestError, RestSettings, SentMessage, SentMessageLookup,
+    SentMessageSearch, Webhook,
 };
 use acp_shared::redact::Secret;
 use acp_tests::fake_discord::FakeDiscord;
@@ -125,7 +125,7 @@ fn a_lost_message_is_found_in_the_channel_after_its_nonce_is_forgotten() {
     let first_attempt_ms = other.created_at_ms();
     let lookup = |text: &str| {
         let (channel, query) = (stage.here(), query(text));
-        let search = Search { channel, first_attempt_ms, skew_ms: 60_000, query };
+        let search = SentMessageSearch { channel, first_attempt_ms, skew_ms: 60_000, query };
         stage.runtime.block_on(stage.rest.lookup(&search))
     };
     let ids: Vec<Id> = stage.fake.transcript(stage.channel).iter().map(|message| message.id).collect();

@@ -124,7 +124,7 @@ fn a_reset_connection_is_resumed_and_nothing_is_missed() {
         }
     }
     assert_eq!(seen, sent);
-    let counts = stage.counts.now();
+    let counts = stage.counts.snapshot();
     assert_eq!((counts.identifies, counts.resumes), (1, 1));
     stage.end();
 }
@@ -140,7 +140,7 @@ fn a_session_that_is_over_begins_anew_and_says_so() {
     stage.ready();
     stage.post("kept");
     assert_eq!(stage.text(), "kept");
-    assert_eq!(stage.counts.now().readies, 2);
+    assert_eq!(stage.counts.snapshot().readies, 2);
     stage.end();
 }
 
@@ -175,7 +175,7 @@ fn a_service_that_answers_no_heartbeat_is_left_and_resumed() {
     stage.post("missed");
     stage.until(|event| matches!(event, Event::Resumed).then_some(()));
     stage.post("again");
-    let counts = stage.counts.now();
+    let counts = stage.counts.snapshot();
     assert_eq!((counts.identifies, counts.readies, counts.resumes), (1, 1, 1));
     stage.end();
 }
@@ -287,10 +287,10 @@ fn what_people_do_comes_as_data() {
         _ => None,
     });
     assert_eq!(
-        (command.at.who.user.id, command.at.channel),
+        (command.interaction.member.user.id, command.interaction.channel),
         (Snowflake(stage.ann), Snowflake(stage.channel))
     );
-    assert_eq!(command.at.guild, Some(Snowflake(stage.guild)));
+    assert_eq!(command.interaction.guild, Some(Snowflake(stage.guild)));
     let Given::Sub(options) = &command.options[0].value else { panic!("{command:?}") };
     assert_eq!(
         (command.options[0].name.as_str(), &options[0].value),

@@ -7,7 +7,7 @@ use std::fmt;
 /// Discord's own base URL.
 const DISCORD: &str = "https://discord.com";
 /// Domain of Discord's gateways.
-const GATEWAYS: &str = "discord.gg";
+const GATEWAY_DOMAIN: &str = "discord.gg";
 
 /// Base URL of requests: scheme, host and port only.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +103,8 @@ impl BaseUrl {
             return Err(refuse("that has more in it than an address"));
         }
         let ours = if self.is_official() {
-            host == GATEWAYS || host.strip_suffix(GATEWAYS).is_some_and(|name| name.ends_with('.'))
+            host == GATEWAY_DOMAIN
+                || host.strip_suffix(GATEWAY_DOMAIN).is_some_and(|name| name.ends_with('.'))
         } else {
             Some(host) == self.0.host_str()
         };

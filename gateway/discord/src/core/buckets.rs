@@ -29,7 +29,7 @@ pub enum MajorParam {
 pub type RouteName = &'static str;
 
 /// Minimum assumed length of a bucket's window.
-const SPAN_MIN: Duration = Duration::from_secs(1);
+const WINDOW_MIN: Duration = Duration::from_secs(1);
 /// Number of buckets at which idle ones are removed. Each interaction creates one.
 const BUCKETS_MAX: usize = 4096;
 
@@ -63,14 +63,14 @@ struct Bucket {
     /// Upper bound of the end of the window. `None` if nothing is known about this window.
     reset: Option<Duration>,
     /// Longest remaining window that a response reported.
-    span: Duration,
+    window: Duration,
     /// Requests ever admitted. If a permit's number is still the latest, no later request was admitted.
     granted: u64,
 }
 
 impl Bucket {
     const fn new() -> Self {
-        Self { limit: 1, remaining: 1, in_flight: 0, lost: 0, reset: None, span: SPAN_MIN, granted: 0 }
+        Self { limit: 1, remaining: 1, in_flight: 0, lost: 0, reset: None, window: WINDOW_MIN, granted: 0 }
     }
 
     fn reset_if_due(&mut self, now: Duration) {
@@ -200,7 +200,7 @@ impl Buckets {
         bucket.reset_if_due(now);
         let end = now + budget.reset_after;
         bucket.limit = budget.limit.max(1);
-        bucket.span = bucket.span.max(budget.reset_after);
+        bucket.window = bucket.window.max(budget.reset_after);
         if alone || fresh {
             bucket.remaining = budget.remaining;
             bucket.lost = 0;
@@ -237,7 +237,7 @@ impl Buckets {
         let Some(bucket) = permit.key.as_ref().and_then(|key| self.buckets.get_mut(key)) else { return };
         bucket.reset_if_due(now);
         bucket.lost += 1;
-        let end = now + bucket.span;
+        let end = now + bucket.window;
         bucket.reset = Some(bucket.reset.map_or(end, |reset| reset.max(end)));
     }
 

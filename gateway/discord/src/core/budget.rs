@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Limit of `limit` requests in any window of this length. The moment at which Discord counts a request is
-/// unknown, so a request holds its place from when it is sent until one window after its response.
+/// unknown, so a request occupies the limit from when it is sent until one window after its response.
 #[derive(Debug)]
 pub struct GlobalLimit {
     limit: u32,
     window: Duration,
     in_flight: u32,
-    /// Times at which places become free, earliest first.
+    /// Times at which finished requests stop counting, earliest first.
     frees_at: VecDeque<Duration>,
     /// Time until which Discord asked to wait.
     blocked_until: Duration,

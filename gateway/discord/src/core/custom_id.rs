@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Maximum length of a custom id (documentation, "Custom ID"), in UTF-16 units, which are never fewer than
 /// what Discord counts.
-pub const MAX: usize = 100;
+pub const CUSTOM_ID_MAX: usize = 100;
 
 const NAME: &str = "acp";
 const VERSION: u32 = 1;
@@ -56,7 +56,7 @@ pub fn encode(text: &str) -> Result<String, CustomIdError> {
         return Err(CustomIdError::NotExact);
     }
     let id = format!("{NAME}{VERSION}:{text}");
-    match id.encode_utf16().count().checked_sub(MAX) {
+    match id.encode_utf16().count().checked_sub(CUSTOM_ID_MAX) {
         None | Some(0) => Ok(id),
         Some(by) => Err(CustomIdError::TooLong { by }),
     }
@@ -117,7 +117,7 @@ mod tests {
         #[test]
         fn whatever_fits_comes_back(text in "\\PC{0,110}") {
             if let Ok(id) = encode(&text) {
-                prop_assert!(id.chars().count() <= MAX);
+                prop_assert!(id.chars().count() <= CUSTOM_ID_MAX);
                 prop_assert_eq!(decode(&id), DecodedCustomId::Text(text.as_str()));
             }
         }

@@ -3,8 +3,8 @@
 use crate::core::ids::Snowflake;
 use std::collections::{HashMap, VecDeque};
 
-/// Maximum number of remembered echoes: at forty messages a second, more than a minute and a half.
-const ECHOES_MAX: usize = 4096;
+/// Maximum number of remembered nonces: at forty messages a second, more than a minute and a half.
+const NONCES_MAX: usize = 4096;
 
 /// Nonces seen on the websocket, with their messages.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ impl SentNonces {
         if nonce.is_empty() || self.seen.contains_key(nonce) {
             return;
         }
-        if self.order.len() >= ECHOES_MAX
+        if self.order.len() >= NONCES_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.seen.remove(&oldest);
@@ -34,13 +34,13 @@ impl SentNonces {
         self.seen.get(nonce).copied()
     }
 
-    /// Number of remembered echoes.
+    /// Number of remembered nonces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.seen.len()
     }
 
-    /// True if no echo is remembered.
+    /// True if no nonce is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
@@ -49,7 +49,7 @@ impl SentNonces {
 
 #[cfg(test)]
 mod tests {
-    use super::{ECHOES_MAX, SentNonces};
+    use super::{NONCES_MAX, SentNonces};
     use crate::core::ids::Snowflake;
 
     #[test]
@@ -63,10 +63,10 @@ mod tests {
             (sent_nonces.find("a"), sent_nonces.find(""), sent_nonces.len()),
             (Some(Snowflake(1)), None, 1)
         );
-        for n in 0..ECHOES_MAX {
+        for n in 0..NONCES_MAX {
             sent_nonces.record(&format!("n{n}"), Snowflake(10));
         }
-        assert_eq!((sent_nonces.find("a"), sent_nonces.len()), (None, ECHOES_MAX));
+        assert_eq!((sent_nonces.find("a"), sent_nonces.len()), (None, NONCES_MAX));
         assert_eq!(sent_nonces.find("n0"), Some(Snowflake(10)));
     }
 }

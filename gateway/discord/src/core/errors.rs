@@ -38,7 +38,7 @@ impl ResourceKind {
     }
 }
 
-/// Meaning of a refusal. The request was certainly not executed, except where a variant says otherwise.
+/// Kind of a refusal. The request was certainly not executed, except where a variant says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RejectionKind {
     /// The object no longer exists and will not come back.
@@ -132,8 +132,8 @@ impl RejectionKind {
     }
 }
 
-/// Error codes with the same meaning on every route.
-const CODES: [(u32, RejectionKind); 68] = [
+/// Error codes of the same kind on every route.
+const ERROR_CODES: [(u32, RejectionKind); 68] = [
     (10001, RejectionKind::Gone(ResourceKind::Member)),
     (10002, RejectionKind::Gone(ResourceKind::Application)),
     (10003, RejectionKind::Gone(ResourceKind::Channel)),
@@ -204,7 +204,7 @@ const CODES: [(u32, RejectionKind); 68] = [
     (240_000, RejectionKind::Filtered),
 ];
 
-/// Kind of request, if it changes the meaning of a refusal.
+/// Kind of request, if it changes the kind of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
     /// Creates a message with a nonce.
@@ -217,7 +217,7 @@ pub enum RequestKind {
     Bot,
 }
 
-/// Returns the meaning of a refusal. `code` is Discord's error code; 0 or `None` if the response is not
+/// Returns the kind of a refusal. `code` is Discord's error code; 0 or `None` if the response is not
 /// Discord's own.
 #[must_use]
 pub fn classify_rejection(request_kind: RequestKind, status: u16, code: Option<u32>) -> RejectionKind {
@@ -229,7 +229,7 @@ pub fn classify_rejection(request_kind: RequestKind, status: u16, code: Option<u
         (RequestKind::Interaction, Some(10015 | 50027)) => return RejectionKind::TooLate,
         _ => {}
     }
-    let known = code.and_then(|code| CODES.iter().find(|(known, _)| *known == code));
+    let known = code.and_then(|code| ERROR_CODES.iter().find(|(known, _)| *known == code));
     if let Some((_, kind)) = known {
         return *kind;
     }
@@ -248,12 +248,12 @@ pub fn classify_rejection(request_kind: RequestKind, status: u16, code: Option<u
 
 #[cfg(test)]
 mod tests {
-    use super::{CODES, RejectionKind, RequestKind, ResourceKind, classify_rejection};
+    use super::{ERROR_CODES, RejectionKind, RequestKind, ResourceKind, classify_rejection};
 
     #[test]
     fn the_table_has_each_code_once_and_in_order() {
-        assert!(CODES.windows(2).all(|pair| matches!(pair, [(a, _), (b, _)] if a < b)));
-        for (code, known) in CODES {
+        assert!(ERROR_CODES.windows(2).all(|pair| matches!(pair, [(a, _), (b, _)] if a < b)));
+        for (code, known) in ERROR_CODES {
             assert_eq!(classify_rejection(RequestKind::Bot, 400, Some(code)), known, "{code}");
         }
     }

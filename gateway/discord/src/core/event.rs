@@ -120,7 +120,7 @@ pub struct User {
     /// Unique name.
     pub name: String,
     /// Display name in the guild or in general, if one is set.
-    pub shown: Option<String>,
+    pub display_name: Option<String>,
     /// True if the user is a bot.
     pub bot: bool,
 }
@@ -174,8 +174,8 @@ pub struct Message {
 impl Message {
     /// True if the message mentions this user.
     #[must_use]
-    pub fn mentions(&self, who: Snowflake) -> bool {
-        self.mentions.contains(&who)
+    pub fn mentions(&self, user: Snowflake) -> bool {
+        self.mentions.contains(&user)
     }
 }
 
@@ -231,7 +231,7 @@ pub struct Interaction {
     /// True if the channel is a thread; `None` if Discord does not report its type.
     pub is_thread: Option<bool>,
     /// User who caused the interaction.
-    pub who: Member,
+    pub member: Member,
     /// Permission bits of the bot in the channel.
     pub app_permissions: Option<u64>,
     /// Language of the user.
@@ -244,7 +244,7 @@ pub struct Interaction {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlashCommand {
     /// Common part of the interaction.
-    pub at: Interaction,
+    pub interaction: Interaction,
     /// Command name, e.g. `acp`.
     pub name: String,
     /// Options with their values, as a tree.
@@ -285,7 +285,7 @@ pub enum Value {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Click {
     /// Common part of the interaction.
-    pub at: Interaction,
+    pub interaction: Interaction,
     /// Custom id of the button or menu.
     pub custom_id: String,
     /// Chosen values of a menu.
@@ -298,7 +298,7 @@ pub struct Click {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModalSubmit {
     /// Common part of the interaction.
-    pub at: Interaction,
+    pub interaction: Interaction,
     /// Custom id of the form.
     pub custom_id: String,
     /// Fields: the custom id of each and its text.

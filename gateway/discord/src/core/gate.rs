@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// Age in milliseconds from which edits of a message have a separate limit: one hour.
-pub const OLD_MS: u64 = 60 * 60 * 1000;
+pub const OLD_EDIT_AGE_MS: u64 = 60 * 60 * 1000;
 /// Discord's error code for that limit.
-pub const OLD_EDITS: u32 = 30046;
+pub const OLD_EDITS_CODE: u32 = 30046;
 /// Window in which Discord counts refusals.
 const INVALID_WINDOW: Duration = Duration::from_secs(600);
 
@@ -152,7 +152,7 @@ impl RateLimiter {
         };
         match limit.scope {
             // The limit on old edits is separate from the bucket: other edits continue.
-            RateLimitScope::User | RateLimitScope::Shared if limit.code == Some(OLD_EDITS) => {
+            RateLimitScope::User | RateLimitScope::Shared if limit.code == Some(OLD_EDITS_CODE) => {
                 self.old_edits.insert(params.major.clone(), now + limit.retry_after);
                 self.buckets.record_response(now, bucket_permit, budget, false);
             }

@@ -8,9 +8,9 @@ use std::time::Duration;
 /// Maximum wait that Discord can impose: a wrong number must not block a channel for ever.
 const WAIT_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 /// Default wait after a 429 response without a usable time, for example from Discord's edge.
-const GUARD_WAIT: Duration = Duration::from_secs(60);
+const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 /// Maximum length of an error text of Discord that is kept, in characters.
-const WHY_CHARS: usize = 300;
+const ERROR_TEXT_CHARS_MAX: usize = 300;
 
 /// State of a bucket as a response reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ struct LimitBody {
 
 /// Reads the metadata of a response. `header` returns a header by its lower-case name.
 #[must_use]
-pub fn read<'a>(status: u16, header: impl Fn(&str) -> Option<&'a str>, body: &[u8]) -> ResponseMeta {
+pub fn read_meta<'a>(status: u16, header: impl Fn(&str) -> Option<&'a str>, body: &[u8]) -> ResponseMeta {
     let number = |name: &str| header(name).and_then(|text| text.trim().parse::<u32>().ok());
     let budget = || {
         Some(BucketState {
@@ -109,7 +109,7 @@ pub fn read<'a>(status: u16, header: impl Fn(&str) -> Option<&'a str>, body: &[u
     let too_many = (status == 429).then(|| {
         let by_header = header("retry-after").and_then(seconds);
         let Ok(body) = serde_json::from_slice::<LimitBody>(body) else {
-            let retry_after = by_header.unwrap_or(GUARD_WAIT);
+            let retry_after = by_header.unwrap_or(DEFAULT_WAIT);
             return TooMany { scope: RateLimitScope::Address, retry_after, code: None };
         };
         let global = body.global || header("x-ratelimit-global").is_some_and(|text| text == "true");
@@ -119,7 +119,7 @@ pub fn read<'a>(status: u16, header: impl Fn(&str) -> Option<&'a str>, body: &[u
             Some("shared") => RateLimitScope::Shared,
             _ => RateLimitScope::User,
         };
-        let retry_after = from_seconds(body.retry_after).or(by_header).unwrap_or(GUARD_WAIT);
+        let retry_after = from_seconds(body.retry_after).or(by_header).unwrap_or(DEFAULT_WAIT);
         TooMany { scope, retry_after, code: body.code.filter(|code| *code != 0) }
     });
     ResponseMeta { status, budget: budget(), too_many }
@@ -146,7 +146,7 @@ struct ErrorBody {
 
 /// Reads the body of a refusal. A body that is not Discord's JSON is not kept.
 #[must_use]
-pub fn refusal(body: &[u8]) -> Refusal {
+pub fn read_refusal(body: &[u8]) -> Refusal {
     let Ok(body) = serde_json::from_slice::<ErrorBody>(body) else { return Refusal::default() };
     let mut fields = BTreeMap::new();
     flatten(&body.errors, &mut String::new(), &mut fields);
@@ -156,7 +156,7 @@ pub fn refusal(body: &[u8]) -> Refusal {
         (true, false) => details.join("; "),
         (false, false) => format!("{} ({})", body.message, details.join("; ")),
     };
-    let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_CHARS).collect();
+    let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(ERROR_TEXT_CHARS_MAX).collect();
     Refusal { code: body.code.filter(|code| *code != 0), why }
 }
 
@@ -181,12 +181,12 @@ fn flatten(value: &serde_json::Value, path: &mut String, found: &mut BTreeMap<St
 
 #[cfg(test)]
 mod tests {
-    use super::{BucketState, RateLimitScope, Refusal, ResponseMeta, TooMany, read, refusal};
+    use super::{BucketState, RateLimitScope, Refusal, ResponseMeta, TooMany, read_meta, read_refusal};
     use std::time::Duration;
 
     fn said(status: u16, headers: &[(&str, &str)], body: &str) -> ResponseMeta {
         let header = |name: &str| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
-        read(status, header, body.as_bytes())
+        read_meta(status, header, body.as_bytes())
     }
 
     const BUCKET: [(&str, &str); 4] = [
@@ -275,7 +275,7 @@ mod tests {
             ("<html>a page of a guard", None, ""),
             ("", None, ""),
         ] {
-            assert_eq!(refusal(body.as_bytes()), Refusal { code, why: why.to_owned() }, "{body}");
+            assert_eq!(read_refusal(body.as_bytes()), Refusal { code, why: why.to_owned() }, "{body}");
         }
     }
 }

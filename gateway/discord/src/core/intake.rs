@@ -1,4 +1,4 @@
-//! Classification of incoming messages: separates messages of users from echoes of the bot's own.
+//! Classification of incoming messages: separates messages of users from the bot's own.
 
 use super::event::Message;
 use super::ids::Snowflake;
@@ -37,24 +37,24 @@ pub enum MessageClass {
 
 /// Types of messages that have an author's text: default, reply, response to a slash command, response to a
 /// context menu command (documentation, "Message Types").
-const WRITTEN: [u64; 4] = [0, 19, 20, 23];
+const TEXT_MESSAGE_KINDS: [u64; 4] = [0, 19, 20, 23];
 
 /// Classifies a message. The bot's own messages of any type come first, since they prove what was sent.
 #[must_use]
-pub fn classify_message(who: &BotIdentity, message: &Message) -> MessageClass {
+pub fn classify_message(identity: &BotIdentity, message: &Message) -> MessageClass {
     let author = &message.author.user;
     let hook = message.webhook;
     // Interaction responses come through a webhook with the application's id.
-    let ours = author.id == who.me
-        || hook.is_some_and(|hook| hook == who.application || who.webhooks.contains(&hook))
-        || message.application == Some(who.application);
+    let ours = author.id == identity.me
+        || hook.is_some_and(|hook| hook == identity.application || identity.webhooks.contains(&hook))
+        || message.application == Some(identity.application);
     if ours {
         return MessageClass::Own { nonce: message.nonce.clone(), message: message.id };
     }
-    if !WRITTEN.contains(&message.kind) {
+    if !TEXT_MESSAGE_KINDS.contains(&message.kind) {
         return MessageClass::System;
     }
-    if (author.bot || hook.is_some()) && !who.accepts_bots {
+    if (author.bot || hook.is_some()) && !identity.accepts_bots {
         return MessageClass::Bot;
     }
     MessageClass::User
@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn message(author: u64, bot: bool, webhook: Option<u64>, kind: u64) -> Message {
-        let user = User { id: Snowflake(author), name: "ann".to_owned(), shown: None, bot };
+        let user = User { id: Snowflake(author), name: "ann".to_owned(), display_name: None, bot };
         Message {
             id: Snowflake(100),
             channel: Snowflake(10),
@@ -113,7 +113,8 @@ mod tests {
             (7, true, Some(7), 0, MessageClass::Bot, MessageClass::User),
             (7, false, Some(7), 0, MessageClass::Bot, MessageClass::User),
             (8, true, None, 7, MessageClass::System, MessageClass::System),
-            // Own messages, always echoes: the bot, its webhook, an interaction response, a system message.
+            // Own messages, always recognised: the bot, its webhook, an interaction response, a system
+            // message.
             (1, true, None, 0, echo(), echo()),
             (1, true, None, 18, echo(), echo()),
             (3, true, Some(3), 0, echo(), echo()),

@@ -6,16 +6,16 @@
 use std::collections::VecDeque;
 
 /// Minimum time between two IDENTIFYs (documentation, "Rate Limiting").
-const BETWEEN_MS: u64 = 5_000;
+const SPACING_MIN_MS: u64 = 5_000;
 const HOUR_MS: u64 = 3_600_000;
 /// Number of sessions within an hour that raises an alarm: at this rate, a day uses up most of the daily
 /// limit.
 const ALARM_AT: usize = 25;
 /// Minimum milliseconds between two IDENTIFYs, by sessions in the last hour. The last step allows 480 a day.
-const STEPS: [(usize, u64); 4] = [(0, BETWEEN_MS), (6, 15_000), (12, 60_000), (20, 180_000)];
+const SPACING_STEPS_MS: [(usize, u64); 4] = [(0, SPACING_MIN_MS), (6, 15_000), (12, 60_000), (20, 180_000)];
 /// Number of ended connections in that time above what a network causes: something closes each one at once.
-const BREAKS: usize = 6;
-const BREAKS_WITHIN_MS: u64 = 10_000;
+const FAST_DISCONNECTS_MAX: usize = 6;
+const FAST_DISCONNECT_WINDOW_MS: u64 = 10_000;
 /// Maximum pause after failed attempts.
 const PAUSE_MAX_MS: u64 = 60_000;
 
@@ -65,7 +65,7 @@ impl IdentifyPace {
     /// Minimum time between the last IDENTIFY and the next.
     fn spacing(&mut self, now: u64) -> u64 {
         let count = self.count_recent(now);
-        STEPS.iter().rev().find(|(from, _)| count >= *from).map_or(BETWEEN_MS, |(_, ms)| *ms)
+        SPACING_STEPS_MS.iter().rev().find(|(from, _)| count >= *from).map_or(SPACING_MIN_MS, |(_, ms)| *ms)
     }
 
     /// Time until the next session may be identified.
@@ -88,10 +88,11 @@ impl Backoff {
     /// too fast for network faults.
     pub fn record_disconnect(&mut self, now: u64) -> u64 {
         self.disconnects.push_back(now);
-        while self.disconnects.front().is_some_and(|at| now.saturating_sub(*at) >= BREAKS_WITHIN_MS) {
+        while self.disconnects.front().is_some_and(|at| now.saturating_sub(*at) >= FAST_DISCONNECT_WINDOW_MS)
+        {
             self.disconnects.pop_front();
         }
-        if self.disconnects.len() >= BREAKS { self.record_failure() } else { 0 }
+        if self.disconnects.len() >= FAST_DISCONNECTS_MAX { self.record_failure() } else { 0 }
     }
 
     /// Records that a session began or was resumed.
@@ -120,7 +121,7 @@ mod tests {
             begun += 1;
             alarms += u32::from(pace.record_identify(now).is_some());
             let wait = pace.until_next(now);
-            assert!(wait >= BETWEEN_MS);
+            assert!(wait >= SPACING_MIN_MS);
             now += wait;
         }
         assert!((300..600).contains(&begun), "{begun}");
@@ -128,7 +129,7 @@ mod tests {
         assert!(alarms <= 24, "{alarms}");
         // After a quiet hour the pace is as at the start.
         now += HOUR_MS;
-        assert_eq!((pace.until_next(now), pace.spacing(now)), (0, BETWEEN_MS));
+        assert_eq!((pace.until_next(now), pace.spacing(now)), (0, SPACING_MIN_MS));
     }
 
     #[test]
@@ -142,8 +143,8 @@ mod tests {
     #[test]
     fn the_first_session_of_each_shard_does_not_count() {
         let mut pace = IdentifyPace::of_shards(30);
-        assert!(!(0..30).any(|shard| pace.record_identify(shard * BETWEEN_MS).is_some()));
-        assert_eq!(pace.until_next(29 * BETWEEN_MS), BETWEEN_MS);
+        assert!(!(0..30).any(|shard| pace.record_identify(shard * SPACING_MIN_MS).is_some()));
+        assert_eq!(pace.until_next(29 * SPACING_MIN_MS), SPACING_MIN_MS);
     }
 
     #[test]

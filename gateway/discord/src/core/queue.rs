@@ -137,8 +137,8 @@ mod tests {
     }
 
     fn click(id: u64) -> Event {
-        let user = User { id: Snowflake(9), name: String::new(), shown: None, bot: false };
-        let at = Interaction {
+        let user = User { id: Snowflake(9), name: String::new(), display_name: None, bot: false };
+        let interaction = Interaction {
             id: Snowflake(id),
             application: Snowflake(2),
             token: acp_shared::redact::Secret::default(),
@@ -146,12 +146,13 @@ mod tests {
             channel: Snowflake(3),
             parent: None,
             is_thread: None,
-            who: Member { user, roles: Vec::new(), permissions: None },
+            member: Member { user, roles: Vec::new(), permissions: None },
             app_permissions: None,
             locale: None,
             attachment_limit: None,
         };
-        let click = Click { at, custom_id: String::new(), values: Vec::new(), message: Snowflake(1) };
+        let click =
+            Click { interaction, custom_id: String::new(), values: Vec::new(), message: Snowflake(1) };
         Event::Click(Box::new(click))
     }
 
@@ -221,9 +222,9 @@ mod tests {
     fn suggestions_that_come_too_late_are_missed_by_nobody() {
         let Event::Click(click) = click(1) else { panic!("no click") };
         let typed = || {
-            let at = click.at.clone();
+            let interaction = click.interaction.clone();
             Event::Autocomplete(Box::new(crate::core::event::SlashCommand {
-                at,
+                interaction,
                 name: String::new(),
                 options: Vec::new(),
             }))

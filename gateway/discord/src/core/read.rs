@@ -94,7 +94,7 @@ const IGNORED: [&str; 56] = [
 
 /// True if events of this kind are used. An unreadable one is then a gap.
 #[must_use]
-pub fn is_ours(kind: &str) -> bool {
+pub fn is_used_kind(kind: &str) -> bool {
     matches!(
         kind,
         "READY"
@@ -186,9 +186,9 @@ pub fn thread(data: &Json) -> Result<Thread, DecodeError> {
 
 /// Parses an interaction. Returns `None` for an unused kind.
 fn interaction(data: &Json) -> Result<Option<Event>, DecodeError> {
-    let wire::RawInteraction { kind, at, data, message } = wire::parse(data)?;
+    let wire::RawInteraction { kind, interaction, data, message } = wire::parse(data)?;
     let missing = |what: &str| DecodeError(format!("an interaction without {what}"));
-    let at = at.into_interaction()?;
+    let interaction = interaction.into_interaction()?;
     let data = data.unwrap_or_default();
     let message = message.map(|message| message.id);
     let custom_id = || data.custom_id.clone().ok_or_else(|| missing("custom_id"));
@@ -196,17 +196,17 @@ fn interaction(data: &Json) -> Result<Option<Event>, DecodeError> {
         wire::COMMAND | wire::AUTOCOMPLETE => {
             let name = data.name.clone().ok_or_else(|| missing("a name"))?;
             let options = data.given_options()?;
-            let command = Box::new(SlashCommand { at, name, options });
+            let command = Box::new(SlashCommand { interaction, name, options });
             if kind == wire::COMMAND { Event::Command(command) } else { Event::Autocomplete(command) }
         }
         wire::COMPONENT => Event::Click(Box::new(Click {
-            at,
+            interaction,
             custom_id: custom_id()?,
             message: message.ok_or_else(|| missing("a message"))?,
             values: data.values,
         })),
         wire::MODAL => Event::ModalSubmit(Box::new(ModalSubmit {
-            at,
+            interaction,
             custom_id: custom_id()?,
             fields: data.fields(),
             message,

@@ -36,16 +36,16 @@ impl SentMessageQuery {
     /// True if a message is the one to find. Decided by the nonce if the message has one, else by the unique
     /// button, else by text and attachments.
     #[must_use]
-    pub fn matches(&self, shown: &Message) -> bool {
-        if !self.is_ours(shown) || self.known.contains(&shown.id) {
+    pub fn matches(&self, message: &Message) -> bool {
+        if !self.is_by_bot(message) || self.known.contains(&message.id) {
             return false;
         }
-        match (&shown.nonce, &self.button) {
+        match (&message.nonce, &self.button) {
             (Some(nonce), _) => *nonce == self.nonce,
-            (None, Some(button)) => shown.buttons.contains(button),
+            (None, Some(button)) => message.buttons.contains(button),
             (None, None) => {
-                let files = shown.attachments.iter().map(|file| file.size);
-                normalize(&shown.text) == normalize(&self.content)
+                let files = message.attachments.iter().map(|file| file.size);
+                normalize(&message.text) == normalize(&self.content)
                     && files.eq(self.attachments.iter().copied())
             }
         }
@@ -53,17 +53,18 @@ impl SentMessageQuery {
 
     /// True if the bot user or a webhook of the application wrote the message. A webhook with the
     /// application's id marks an interaction response, which the bot user wrote.
-    fn is_ours(&self, shown: &Message) -> bool {
+    fn is_by_bot(&self, message: &Message) -> bool {
         let through = self.application.is_some_and(|application| {
-            shown.application == Some(application) && shown.webhook.is_some_and(|hook| hook != application)
+            message.application == Some(application)
+                && message.webhook.is_some_and(|hook| hook != application)
         });
-        shown.author.user.id == self.me || through
+        message.author.user.id == self.me || through
     }
 
     /// Returns the oldest message of a page that matches.
     #[must_use]
     pub fn find(&self, page: &[Message]) -> Option<Snowflake> {
-        page.iter().filter(|shown| self.matches(shown)).map(|shown| shown.id).min()
+        page.iter().filter(|message| self.matches(message)).map(|message| message.id).min()
     }
 }
 
@@ -77,7 +78,7 @@ pub const fn search_start(first_attempt_ms: u64, skew_ms: u64) -> Snowflake {
 /// Returns the start of the next page: the newest message of this one, or `None` if this page was not full.
 #[must_use]
 pub fn next_page(page: &[Message], asked_for: usize) -> Option<Snowflake> {
-    if page.len() < asked_for { None } else { page.iter().map(|shown| shown.id).max() }
+    if page.len() < asked_for { None } else { page.iter().map(|message| message.id).max() }
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn shown(id: u64, author: u64, text: &str, nonce: Option<&str>) -> Message {
-        let user = User { id: Snowflake(author), name: String::new(), shown: None, bot: true };
+        let user = User { id: Snowflake(author), name: String::new(), display_name: None, bot: true };
         Message {
             id: Snowflake(id),
             channel: Snowflake(1),
@@ -109,7 +110,7 @@ mod tests {
         }
     }
 
-    fn with_files(sizes: &[u64], shown: Message) -> Message {
+    fn with_files(sizes: &[u64], message: Message) -> Message {
         let file = |size: &u64| Attachment {
             id: Snowflake(1),
             name: String::new(),
@@ -117,7 +118,7 @@ mod tests {
             size: *size,
             mime: None,
         };
-        Message { attachments: sizes.iter().map(file).collect(), ..shown }
+        Message { attachments: sizes.iter().map(file).collect(), ..message }
     }
 
     fn wanted(content: &str) -> SentMessageQuery {

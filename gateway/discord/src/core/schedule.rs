@@ -3,11 +3,11 @@
 //!
 //! Invariants, each with a property test below:
 //!
-//! - In a channel, at most one durable and one best-effort request are under way.
+//! - In a channel, at most one durable and one best-effort request are in flight.
 //! - A durable request waits only for durable ones, never for best-effort ones.
 //! - While a durable request waits in a channel, no best-effort request starts there.
 //! - Durable requests of one priority run in the order of arrival.
-//! - Of edits of one message, one is under way and one waits: a newer edit replaces the waiting one.
+//! - Of edits of one message, one is in flight and one waits: a newer edit replaces the waiting one.
 
 use crate::core::ids::Snowflake;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -71,7 +71,7 @@ impl Sequence {
     }
 }
 
-/// Request that waits for its turn.
+/// Request that waits to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledRequest<C> {
     /// Channel that the request writes to; `None` if only rate limits delay the request.
@@ -93,7 +93,7 @@ pub struct Ticket(u64);
 /// Decision of the rate limiter about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StartDecision<P> {
-    /// Start the request, with this pass.
+    /// Start the request, with this permit.
     Go(P),
     /// Wait until this time; `None`: until the next response.
     Wait(Option<Duration>),
@@ -128,7 +128,7 @@ pub struct ScheduleStep<P> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScheduleFullError;
 
-/// Time to wait if the next free place is unknown.
+/// Time to wait if the time of the next free capacity is unknown.
 pub const WAIT_UNKNOWN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -137,13 +137,13 @@ struct WaitingRequest<C> {
     position: u64,
 }
 
-/// Waiting requests and requests under way.
+/// Waiting requests and requests in flight.
 #[derive(Debug)]
 pub struct Schedule<C> {
     waiting: HashMap<Ticket, WaitingRequest<C>>,
     order: BTreeMap<(Priority, u64), Ticket>,
     in_flight: HashMap<Ticket, (ScheduledRequest<C>, u64)>,
-    /// Channels with a request under way; true for a durable one.
+    /// Channels with a request in flight; true for a durable one.
     writers: HashSet<(Snowflake, bool)>,
     sequences: HashSet<Sequence>,
     next: u64,
@@ -183,7 +183,7 @@ impl<C> Schedule<C> {
         }
         self.next += 1;
         let position = match older.and_then(|older| self.remove(older)) {
-            // It takes the old position: otherwise frequent updates would never get their turn.
+            // It takes the old position: otherwise frequent updates would never be sent.
             Some(older) => {
                 request.priority = request.priority.min(older.request.priority);
                 older.position
@@ -241,7 +241,7 @@ impl<C> Schedule<C> {
         self.waiting.len()
     }
 
-    /// Number of requests under way.
+    /// Number of requests in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()

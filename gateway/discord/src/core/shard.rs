@@ -17,7 +17,7 @@ use serde_json::Value as Json;
 /// Maximum time from the start of a connection (name lookup, TCP, TLS, websocket) to HELLO.
 const HELLO_WITHIN_MS: u64 = 15_000;
 /// Minimum time between two heartbeats that the service asks for: a client may send 120 payloads a minute.
-const ASKED_BEAT_MS: u64 = 1_000;
+const REQUESTED_HEARTBEAT_MIN_MS: u64 = 1_000;
 /// Bounds of the heartbeat interval.
 const INTERVAL_MS: (u64, u64) = (100, 24 * 3_600_000);
 /// Maximum number of connections in a row on which RESUME may stay unanswered before a new session is identified.
@@ -181,7 +181,7 @@ impl Shard {
 
     /// True if the next connection resumes the session; otherwise it identifies a new one.
     #[must_use]
-    pub const fn resumes(&self) -> bool {
+    pub const fn can_resume(&self) -> bool {
         self.session.is_some()
     }
 
@@ -197,7 +197,7 @@ impl Shard {
     }
 
     /// Begins a connection.
-    pub fn connecting(&mut self, now: u64) {
+    pub fn begin_connection(&mut self, now: u64) {
         self.connection = Some(ConnectionState {
             hello_by_ms: now.saturating_add(self.answer_ms.min(HELLO_WITHIN_MS)),
             answer_by_ms: Some(now.saturating_add(self.answer_ms)),
@@ -264,7 +264,7 @@ impl Shard {
             // A second HELLO; and before HELLO nothing else has a meaning.
             _ => return Vec::new(),
         };
-        if heartbeat.sent_ms.is_some_and(|at| now.saturating_sub(at) < ASKED_BEAT_MS) {
+        if heartbeat.sent_ms.is_some_and(|at| now.saturating_sub(at) < REQUESTED_HEARTBEAT_MIN_MS) {
             return Vec::new();
         }
         // The schedule stays as it is: this one may be acknowledged after the next one is due.
@@ -276,7 +276,7 @@ impl Shard {
     ///
     /// # Errors
     /// [`FatalGatewayError`] where another connection would end in the same way.
-    pub fn ended(&mut self, now: u64, end: Disconnect) -> Result<Reconnect, FatalGatewayError> {
+    pub fn connection_ended(&mut self, now: u64, end: Disconnect) -> Result<Reconnect, FatalGatewayError> {
         let why = match end {
             Disconnect::NotConnected(why) => {
                 return Ok(self.not_connected(format!("no connection could be made: {why}")));
@@ -291,10 +291,10 @@ impl Shard {
                 if let Some(failure) = closes::fatal_error(code) {
                     return Err(failure);
                 }
-                if close.next == CloseAction::Identify {
+                if close.action == CloseAction::Identify {
                     self.session = None;
                 }
-                format!("{} (code {code})", close.what)
+                format!("{} (code {code})", close.cause)
             }
         };
         Ok(self.reconnect_after_break(now, None, why))
@@ -406,7 +406,7 @@ impl Shard {
             self.unanswered = 0;
         }
         // Discord limits new sessions per day and reports the limit together with the address.
-        let resume = self.resumes();
+        let resume = self.can_resume();
         Reconnect { close, why, after_ms, resume, needs_url: needs_url || !resume }
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Maximum wait of a command registration in the queue. It happens once per start and is not urgent.
-const COMMANDS_PATIENCE: Duration = Duration::from_secs(60);
+const COMMANDS_MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl RestClient {
     async fn fetch_info<T: DeserializeOwned>(&self, route: Route) -> Result<T, RestError> {
@@ -65,7 +65,7 @@ impl RestClient {
     ) -> Result<(), RestError> {
         let route = Route::put_commands(application, guild);
         units::commands(commands).map_err(|refused| RestError::invalid(route.name, &refused))?;
-        let options = QueueOptions::new(Priority::Notice, COMMANDS_PATIENCE);
+        let options = QueueOptions::new(Priority::Notice, COMMANDS_MAX_WAIT);
         let call = Call::new(route, options).json(Value::Array(commands.to_vec()));
         self.call(call).await.map(|_| ())
     }

@@ -34,7 +34,7 @@ pub struct Rejection {
     pub status: Option<u16>,
     /// Discord's error code.
     pub code: Option<u32>,
-    /// Meaning of the refusal.
+    /// Kind of the refusal.
     pub kind: RejectionKind,
     /// Reason, for the log.
     pub why: String,
@@ -77,7 +77,7 @@ impl fmt::Display for RestError {
 impl std::error::Error for RestError {}
 
 impl RestError {
-    /// Creates the fault of a request that exceeds Discord's limits and was not sent. A retry is pointless.
+    /// Creates the error of a request that exceeds Discord's limits and was not sent. A retry is pointless.
     pub(crate) fn invalid(route: &'static str, refused: &ValidationError) -> Self {
         Self::not_sent(route, RejectionKind::Invalid, refused.to_string())
     }
@@ -92,7 +92,7 @@ impl RestError {
         Self::Rejected(Rejection { route, status: Some(status), code, kind, why })
     }
 
-    /// Returns the meaning of a rejection, or `None` for the other faults.
+    /// Returns the kind of a rejection, or `None` for the other errors.
     #[must_use]
     pub const fn rejection_kind(&self) -> Option<RejectionKind> {
         match self {

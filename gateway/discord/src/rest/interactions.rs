@@ -12,8 +12,8 @@ use acp_shared::redact::Secret;
 use std::time::Duration;
 
 /// Maximum wait of a later response in the queue.
-const PATIENCE: Duration = Duration::from_secs(20);
-const LATER: QueueOptions = QueueOptions::new(Priority::Permission, PATIENCE);
+const MAX_WAIT: Duration = Duration::from_secs(20);
+const LATER_OPTIONS: QueueOptions = QueueOptions::new(Priority::Permission, MAX_WAIT);
 
 impl RestClient {
     /// Sends the first response to an interaction, by default within 2.5 seconds. No retry after a lost
@@ -47,7 +47,7 @@ impl RestClient {
     ) -> Result<SentMessage, RestError> {
         let route = Route::edit_original(application, token);
         let payload = body.edit().map_err(|refused| RestError::invalid(route.name, &refused))?;
-        self.post(Call::new(route, LATER).payload(payload)).await
+        self.post(Call::new(route, LATER_OPTIONS).payload(payload)).await
     }
 
     /// Deletes the first response. Succeeds if it no longer exists.
@@ -55,7 +55,7 @@ impl RestClient {
     /// # Errors
     /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn delete_original(&self, application: Snowflake, token: &Secret) -> Result<(), RestError> {
-        let call = Call::new(Route::delete_original(application, token), LATER);
+        let call = Call::new(Route::delete_original(application, token), LATER_OPTIONS);
         ignore_gone(self.call(call).await, ResourceKind::Message)
     }
 
@@ -72,6 +72,6 @@ impl RestClient {
         let route = Route::followup(application, token);
         let payload =
             body.webhook(&Persona::default()).map_err(|refused| RestError::invalid(route.name, &refused))?;
-        self.post(Call::new(route, LATER).payload(payload)).await
+        self.post(Call::new(route, LATER_OPTIONS).payload(payload)).await
     }
 }

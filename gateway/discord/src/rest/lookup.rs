@@ -11,7 +11,7 @@ const PAGES_MAX: u32 = 50;
 
 /// Parameters of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Search {
+pub struct SentMessageSearch {
     /// Channel or thread of the message.
     pub channel: Snowflake,
     /// Time of the first attempt, in milliseconds since the Unix epoch by the local clock.
@@ -62,14 +62,14 @@ impl RestClient {
     /// Looks up a message: first among the messages seen on the websocket, then in the channel history since
     /// the first attempt. Call it only once a retry with the same nonce is no longer useful: before that, the
     /// message may exist without being visible yet.
-    pub async fn lookup(&self, search: &Search) -> SentMessageLookup {
+    pub async fn lookup(&self, search: &SentMessageSearch) -> SentMessageLookup {
         if let Some(id) = self.find_sent_nonce(&search.query.nonce) {
             return SentMessageLookup::Found(id);
         }
         self.search_history(search).await.unwrap_or_else(SentMessageLookup::from)
     }
 
-    async fn search_history(&self, search: &Search) -> Result<SentMessageLookup, RestError> {
+    async fn search_history(&self, search: &SentMessageSearch) -> Result<SentMessageLookup, RestError> {
         let begin = search_start(search.first_attempt_ms, search.skew_ms);
         let mut after = begin;
         for number in 0..PAGES_MAX {

@@ -4,7 +4,7 @@ use super::model::{self, parse};
 use super::{Call, QueueOptions, RestClient, RestError};
 use crate::core::errors::{RejectionKind, ResourceKind};
 use crate::core::event::Message;
-use crate::core::gate::OLD_MS;
+use crate::core::gate::OLD_EDIT_AGE_MS;
 use crate::core::ids::Snowflake;
 use crate::core::message::{MessageBody, NewMessage};
 use crate::core::read;
@@ -58,7 +58,7 @@ pub struct History {
 }
 
 impl History {
-    /// Builds a page from a response, with the reason for each message that was left out. A page without an
+    /// Builds a page from a response, with the reason for each unreadable message. A page without an
     /// id newer than `after` is the last one, even if it is full.
     fn of(after: Snowflake, answer: &[Value]) -> (Self, Vec<String>) {
         let (mut messages, mut unreadable, mut newest_id) = (Vec::new(), Vec::new(), after);
@@ -100,16 +100,16 @@ impl History {
 }
 
 /// Maximum wait of a typing indicator in the queue. Discord shows the indicator for ten seconds.
-const TYPING_PATIENCE: Duration = Duration::from_secs(2);
+const TYPING_MAX_WAIT: Duration = Duration::from_secs(2);
 
 impl RestClient {
     /// Creates a message. If its nonce was used within the last minutes, Discord returns the first message
     /// and creates no second one.
     ///
     /// # Errors
-    /// [`RestError::Uncertain`] if the response was lost and no echo was seen: retry with the same nonce
-    /// within a few minutes, later use [`RestClient::lookup`]. [`RejectionKind::SentAndDeleted`] if the
-    /// message was sent and has been deleted.
+    /// [`RestError::Uncertain`] if the response was lost and the message was not seen on the websocket: retry
+    /// with the same nonce within a few minutes, later use [`RestClient::lookup`].
+    /// [`RejectionKind::SentAndDeleted`] if the message was sent and has been deleted.
     pub async fn create_message(
         &self,
         channel: Snowflake,
@@ -151,7 +151,7 @@ impl RestClient {
         let payload = body.edit().map_err(|refused| RestError::invalid(route.name, &refused))?;
         let mut call =
             Call::new(route, options).channel(channel).sequence(Sequence::Edit(message)).payload(payload);
-        call.old_edit = message.created_at_ms().saturating_add(OLD_MS) <= unix_ms();
+        call.old_edit = message.created_at_ms().saturating_add(OLD_EDIT_AGE_MS) <= unix_ms();
         self.call(call).await.map(|_| ())
     }
 
@@ -197,7 +197,7 @@ impl RestClient {
         answer.iter().map(|one| model::message(name, RetrySafety::ReadOnly, one)).collect()
     }
 
-    /// Reads the next page after a message, oldest first. A message that cannot be parsed is left out,
+    /// Reads the next page after a message, oldest first. A message that cannot be parsed is skipped,
     /// counted and logged, so that it does not block the others.
     ///
     /// # Errors
@@ -276,7 +276,7 @@ impl RestClient {
     /// # Errors
     /// [`RestError`] if the request failed or its outcome is unknown; the caller can ignore it.
     pub async fn typing(&self, channel: Snowflake) -> Result<(), RestError> {
-        let options = QueueOptions::new(Priority::Typing, TYPING_PATIENCE);
+        let options = QueueOptions::new(Priority::Typing, TYPING_MAX_WAIT);
         let call =
             Call::new(Route::typing(channel), options).channel(channel).sequence(Sequence::Typing(channel));
         self.call(call).await.map(|_| ())
@@ -301,7 +301,7 @@ mod tests {
             "type": 0, "timestamp": "2026-11-22T00:00:00+00:00", "attachments": [], "mentions": []})
     }
 
-    /// Messages that cannot be parsed are left out and skipped, with or without a readable id.
+    /// Messages that cannot be parsed are skipped, with or without a readable id.
     #[test]
     fn one_message_that_cannot_be_read_holds_up_no_other() {
         let odd = |id: Value| json!({"id": id, "author": "nobody"});

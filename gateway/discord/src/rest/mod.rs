@@ -20,7 +20,7 @@ mod wire;
 pub use channels::{ARCHIVE_MINUTES, ChannelChanges};
 pub use counters::{RestCounts, WaitTimes};
 pub use fault::{Rejection, RestError};
-pub use lookup::{Search, SentMessageLookup};
+pub use lookup::{SentMessageLookup, SentMessageSearch};
 pub use messages::{History, Proof, SentMessage};
 pub use settings::RestSettings;
 pub use webhooks::Webhook;
@@ -29,7 +29,7 @@ pub use wire::ClientSetupError;
 use crate::core::base::BaseUrl;
 use crate::core::echo::SentNonces;
 use crate::core::errors::{RejectionKind, RequestKind, classify_rejection};
-use crate::core::gate::{OLD_EDITS, RateLimitParams, RateLimiter, RequestOutcome};
+use crate::core::gate::{OLD_EDITS_CODE, RateLimitParams, RateLimiter, RequestOutcome};
 use crate::core::headers::{self, ResponseMeta};
 use crate::core::ids::Snowflake;
 use crate::core::message::RequestPayload;
@@ -47,7 +47,7 @@ use tokio::sync::watch;
 use wire::{HttpClient, HttpOutcome};
 
 /// Maximum number of 429 responses to one request. Each retry waits for the rate limiter.
-const REFUSALS_MAX: u32 = 5;
+const RATE_LIMIT_RESPONSES_MAX: u32 = 5;
 /// Maximum number of archived threads to remember.
 const ARCHIVED_MAX: usize = 10_000;
 /// Minimum upload rate to expect, in bytes per second. Extends the timeout of requests with files.
@@ -64,15 +64,15 @@ pub struct QueueOptions {
 }
 
 impl QueueOptions {
-    /// Creates a turn of this priority, with a maximum wait.
+    /// Creates options with this priority and maximum wait.
     #[must_use]
     pub const fn new(priority: Priority, max_wait: Duration) -> Self {
         Self { priority, max_wait }
     }
 }
 
-/// Turn of reads, which have no channel order: only rate limits delay them.
-const READ: QueueOptions = QueueOptions::new(Priority::Notice, Duration::from_secs(20));
+/// Queue options of reads, which have no channel order: only rate limits delay them.
+const READ_OPTIONS: QueueOptions = QueueOptions::new(Priority::Notice, Duration::from_secs(20));
 
 /// Client for Discord's REST API. Clones share one queue and one set of rate limits.
 #[derive(Clone)]
@@ -112,7 +112,7 @@ impl Call {
     }
 
     const fn read(route: Route) -> Self {
-        Self::new(route, READ)
+        Self::new(route, READ_OPTIONS)
     }
 
     /// Orders the request among the writes to this channel.
@@ -152,7 +152,7 @@ enum AttemptResult {
     /// Failed in a way that may pass, and a repetition is harmless: retry.
     Repeat {
         outcome: RequestOutcome,
-        then: RestError,
+        error: RestError,
     },
 }
 
@@ -234,7 +234,7 @@ impl RestClient {
     /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> RestCounts {
-        self.0.queue.with_now(self.0.counters.snapshot())
+        self.0.queue.with_current_values(self.0.counters.snapshot())
     }
 
     /// Performs a request, with retries, and counts its outcome.
@@ -271,19 +271,19 @@ impl RestClient {
                     refusals += 1;
                     let retry_after =
                         meta.too_many.map_or(inner.settings.retry_pause, |limit| limit.retry_after);
-                    let of_old = meta.too_many.is_some_and(|limit| limit.code == Some(OLD_EDITS));
+                    let of_old = meta.too_many.is_some_and(|limit| limit.code == Some(OLD_EDITS_CODE));
                     in_flight.report_response(meta);
                     // Edits of old messages have a limit for the whole channel: the caller waits.
-                    if refusals >= REFUSALS_MAX || of_old {
+                    if refusals >= RATE_LIMIT_RESPONSES_MAX || of_old {
                         return Err(RestError::Limited { retry_after });
                     }
                     self.requeue(call, in_flight, give_up_at)?
                 }
-                AttemptResult::Repeat { outcome, then } => {
+                AttemptResult::Repeat { outcome, error } => {
                     attempts += 1;
                     in_flight.report(&outcome);
                     if attempts >= inner.settings.attempts {
-                        return Err(then);
+                        return Err(error);
                     }
                     // The channel stays reserved meanwhile, so a write that happens twice keeps its position.
                     tokio::time::sleep(inner.settings.retry_pause * 2_u32.saturating_pow(attempts - 1)).await;
@@ -326,8 +326,8 @@ impl RestClient {
         let Route { name, retry_safety, request_kind, .. } = call.route;
         let repeat = |outcome: RequestOutcome, why: String| match retry_safety {
             RetrySafety::Create => {
-                let then = RestError::Uncertain { why };
-                (outcome, then, false)
+                let error = RestError::Uncertain { why };
+                (outcome, error, false)
             }
             RetrySafety::Idempotent => (outcome, RestError::Uncertain { why }, true),
             // A read changes nothing, so it is certainly without effect.
@@ -335,10 +335,10 @@ impl RestClient {
                 (outcome, RestError::not_sent(name, RejectionKind::Temporary, why), true)
             }
         };
-        let (outcome, then, harmless) = match exchange {
+        let (outcome, error, harmless) = match exchange {
             HttpOutcome::NotSent { why } => {
-                let then = RestError::not_sent(name, RejectionKind::NotSent, why);
-                (RequestOutcome::NotSent, then, retry_safety != RetrySafety::Create)
+                let error = RestError::not_sent(name, RejectionKind::NotSent, why);
+                (RequestOutcome::NotSent, error, retry_safety != RetrySafety::Create)
             }
             HttpOutcome::Lost { why } => repeat(RequestOutcome::Lost, why),
             HttpOutcome::Response { meta, body } => match meta.status {
@@ -358,7 +358,7 @@ impl RestClient {
                     repeat(RequestOutcome::Responded(meta), why)
                 }
                 status => {
-                    let refusal = headers::refusal(&body);
+                    let refusal = headers::read_refusal(&body);
                     let kind = classify_rejection(request_kind, status, refusal.code);
                     if status == 401 && call.route.is_bot() {
                         tracing::error!(
@@ -371,10 +371,10 @@ impl RestClient {
             },
         };
         if harmless {
-            return AttemptResult::Repeat { outcome, then };
+            return AttemptResult::Repeat { outcome, error };
         }
         in_flight.report(&outcome);
-        AttemptResult::Failed(then)
+        AttemptResult::Failed(error)
     }
 
     /// Performs a request with a JSON response.
@@ -385,7 +385,7 @@ impl RestClient {
     }
 }
 
-/// Creates the fault of a successful request whose response cannot be parsed. A write was executed with an
+/// Creates the error of a successful request whose response cannot be parsed. A write was executed with an
 /// unknown result.
 fn unreadable(route: &'static str, retry_safety: RetrySafety, why: &str) -> RestError {
     let why = format!("the answer to {route} could not be read: {why}");

@@ -62,7 +62,7 @@ impl SharedQueue {
         let now = self.now();
         let mut state = self.lock();
         let result = change(&mut state, now);
-        state.pump(now);
+        state.start_ready(now);
         drop(state);
         self.alarm.notify_one();
         result
@@ -70,8 +70,8 @@ impl SharedQueue {
 }
 
 impl QueueState {
-    fn pump(&mut self, now: Duration) {
-        // A started request whose caller has gone frees its place: repeat until no such request is left.
+    fn start_ready(&mut self, now: Duration) {
+        // A started request whose caller has gone frees capacity: repeat until no such request is left.
         loop {
             let limiter = &mut self.limiter;
             let step = self.schedule.step(now, |params| match limiter.try_acquire(now, params) {
@@ -128,7 +128,7 @@ async fn watch(shared: Weak<SharedQueue>, alarm: Arc<Notify>) {
             () = tokio::time::sleep_until(wake_at) => {
                 let Some(strong) = shared.upgrade() else { return };
                 let now = strong.now();
-                strong.lock().pump(now);
+                strong.lock().start_ready(now);
             }
         }
     }
@@ -183,7 +183,7 @@ impl RequestQueue {
     }
 
     /// Completes the counters with the current values: waiting, in flight, and what blocks all requests.
-    pub(super) fn with_now(&self, counts: RestCounts) -> RestCounts {
+    pub(super) fn with_current_values(&self, counts: RestCounts) -> RestCounts {
         let now = self.now();
         let mut state = self.0.lock();
         RestCounts {

@@ -126,10 +126,10 @@ impl HttpClient {
         let status = response.status().as_u16();
         let headers = response.headers().clone();
         match self.body(response).await {
-            Ok(body) => HttpOutcome::Response { meta: read(status, &headers, &body), body },
+            Ok(body) => HttpOutcome::Response { meta: read_meta(status, &headers, &body), body },
             // A 4xx response is a refusal even without its body. Others are unclear without it.
             Err(_) if (400..500).contains(&status) => {
-                HttpOutcome::Response { meta: read(status, &headers, b""), body: Bytes::new() }
+                HttpOutcome::Response { meta: read_meta(status, &headers, b""), body: Bytes::new() }
             }
             Err(why) => HttpOutcome::Lost { why: format!("status {status}, and then {why}") },
         }
@@ -150,8 +150,8 @@ impl HttpClient {
     }
 }
 
-fn read(status: u16, headers: &HeaderMap, body: &[u8]) -> ResponseMeta {
-    headers::read(status, |name| headers.get(name).and_then(|value| value.to_str().ok()), body)
+fn read_meta(status: u16, headers: &HeaderMap, body: &[u8]) -> ResponseMeta {
+    headers::read_meta(status, |name| headers.get(name).and_then(|value| value.to_str().ok()), body)
 }
 
 fn form(payload: &RequestPayload) -> Result<Form, String> {

@@ -1,6 +1,6 @@
 //! Request for the address of the gateway, the number of shards and the sessions that may still be identified today.
 
-use super::{SessionSettings, refused};
+use super::{SessionSettings, base_url_failure};
 use crate::core::base::{BaseUrl, BaseUrlError};
 use crate::core::closes::{self, FatalGatewayError};
 use reqwest::StatusCode;
@@ -113,7 +113,7 @@ fn check_response(
 ) -> GatewayLookup {
     let url = match settings.base.check_gateway_url(&answer.url) {
         Ok(url) => url,
-        Err(why) => return GatewayLookup::Failed(refused(why)),
+        Err(why) => return GatewayLookup::Failed(base_url_failure(why)),
     };
     let shards = settings.shards.unwrap_or(answer.shards).clamp(1, SHARDS_MAX);
     let RemainingSessions { remaining, reset_after } = answer.session_start_limit;

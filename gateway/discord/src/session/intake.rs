@@ -43,7 +43,7 @@ pub struct SessionCounts {
 impl SessionCounters {
     /// Returns the current values.
     #[must_use]
-    pub fn now(&self) -> SessionCounts {
+    pub fn snapshot(&self) -> SessionCounts {
         SessionCounts {
             identifies: self.identifies.load(Relaxed),
             readies: self.readies.load(Relaxed),
@@ -81,7 +81,7 @@ impl EventIntake {
     }
 
     /// Passes on an event, and counts it. Unknown and unreadable ones are counted by kind.
-    pub(super) fn take(&self, kind: &str, read: Result<DecodedEvent, DecodeError>) {
+    pub(super) fn accept(&self, kind: &str, read: Result<DecodedEvent, DecodeError>) {
         match read {
             Ok(DecodedEvent::Events(events)) => events.into_iter().for_each(|event| self.count(event)),
             Ok(DecodedEvent::Ignored) => {}
@@ -113,7 +113,7 @@ impl EventIntake {
     }
 
     /// Counts an IDENTIFY.
-    pub(super) fn identified(&self) {
+    pub(super) fn record_identify(&self) {
         self.counts.identifies.fetch_add(1, Relaxed);
     }
 

@@ -102,7 +102,7 @@ async fn serve(
     stop: CancellationToken,
     sink: EventSender,
 ) -> Result<(), FatalGatewayError> {
-    let client = ask::client(&settings.base).map_err(refused)?;
+    let client = ask::client(&settings.base).map_err(base_url_failure)?;
     let intake = Arc::new(EventIntake::new(sink, Arc::clone(&settings.counts)));
     let first = tokio::select! {
         () = stop.cancelled() => return Ok(()),
@@ -118,7 +118,7 @@ async fn serve(
     }
     let mut result = Ok(());
     while let Some(ended) = tasks.join_next().await {
-        let ended = ended.unwrap_or_else(|error| Err(panicked(&error)));
+        let ended = ended.unwrap_or_else(|error| Err(task_failure(&error)));
         stop.cancel();
         result = result.and(ended);
     }
@@ -145,14 +145,14 @@ async fn ask_first(
     }
 }
 
-fn panicked(error: &JoinError) -> FatalGatewayError {
-    let then = "Start again, and report it with the log.".to_owned();
-    FatalGatewayError { code: None, what: format!("a task of the connection ended: {error}"), then }
+fn task_failure(error: &JoinError) -> FatalGatewayError {
+    let remedy = "Start again, and report it with the log.".to_owned();
+    FatalGatewayError { code: None, cause: format!("a task of the connection ended: {error}"), remedy }
 }
 
 /// Creates the failure for a refused address.
-fn refused(refused: BaseUrlError) -> FatalGatewayError {
-    let then =
+fn base_url_failure(refused: BaseUrlError) -> FatalGatewayError {
+    let remedy =
         "Correct the base URL, or leave it out to talk to Discord itself; then start again.".to_owned();
-    FatalGatewayError { code: None, what: refused.to_string(), then }
+    FatalGatewayError { code: None, cause: refused.to_string(), remedy }
 }

@@ -95,19 +95,19 @@ impl Driver {
     async fn prepare(&mut self, pause: Duration) -> Result<(String, IdentifyPermit), FatalGatewayError> {
         tokio::time::sleep(pause).await;
         while self.url.is_none() {
-            let sessions = u32::from(!self.shard.resumes());
+            let sessions = u32::from(!self.shard.can_resume());
             match ask::gateway(&self.shared.client, &self.shared.settings, Some(sessions)).await {
                 GatewayLookup::Available { url, .. } => self.url = Some(url),
                 GatewayLookup::Failed(failure) => return Err(failure),
                 GatewayLookup::RetryLater { why, after } => {
                     let pause = after.max(Duration::from_millis(self.shard.record_failure()));
-                    self.report(why, pause, self.shard.resumes());
+                    self.report(why, pause, self.shard.can_resume());
                     tokio::time::sleep(pause).await;
                 }
             }
         }
         let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
-        let permit = if self.shard.resumes() { None } else { Some(self.acquire_permit().await) };
+        let permit = if self.shard.can_resume() { None } else { Some(self.acquire_permit().await) };
         Ok((url.unwrap_or_default(), permit))
     }
 
@@ -121,7 +121,7 @@ impl Driver {
     /// Opens a connection and runs its protocol to the end.
     async fn serve(&mut self, url: &str, mut permit: IdentifyPermit) -> ConnectionEnd {
         let stop = self.shared.stop.clone();
-        self.shard.connecting(self.shared.clock.now());
+        self.shard.begin_connection(self.shared.clock.now());
         let opened = tokio::select! {
             () = stop.cancelled() => return ConnectionEnd::Stopped,
             () = self.due() => Err("it took too long".to_owned()),
@@ -129,7 +129,7 @@ impl Driver {
         };
         let mut connection = match opened {
             Ok(connection) => connection,
-            Err(why) => return self.ended(Disconnect::NotConnected(why)),
+            Err(why) => return self.end_connection(Disconnect::NotConnected(why)),
         };
         loop {
             let received = tokio::select! {
@@ -145,15 +145,15 @@ impl Driver {
                 None => self.shard.tick(now),
                 Some(Received::Text(text)) => self.shard.frame(now, payload::decode(&text), chance()),
                 Some(Received::NoText) => self.shard.frame(now, Frame::Unreadable, chance()),
-                Some(Received::End(end)) => return self.ended(end),
+                Some(Received::End(end)) => return self.end_connection(end),
             };
             for output in outputs {
                 match output {
-                    Output::Event { kind, read } => self.shared.intake.take(&kind, read),
+                    Output::Event { kind, read } => self.shared.intake.accept(&kind, read),
                     Output::Gap(lost) => self.shared.intake.gap(GapCause::Skipped, lost),
                     Output::Send(payload) => {
                         if let Err(end) = self.send(&mut connection, &payload, &mut permit).await {
-                            return self.ended(end);
+                            return self.end_connection(end);
                         }
                     }
                     Output::Reconnect(lost) => {
@@ -167,8 +167,8 @@ impl Driver {
         }
     }
 
-    fn ended(&mut self, end: Disconnect) -> ConnectionEnd {
-        match self.shard.ended(self.shared.clock.now(), end) {
+    fn end_connection(&mut self, end: Disconnect) -> ConnectionEnd {
+        match self.shard.connection_ended(self.shared.clock.now(), end) {
             Ok(lost) => ConnectionEnd::Lost(lost),
             Err(failure) => ConnectionEnd::Failed(failure),
         }
@@ -191,7 +191,7 @@ impl Driver {
         let sent = connection.send(self.identity.encode(payload)).await;
         if *payload == OutgoingPayload::Identify {
             // Counted whether or not it was received.
-            self.shared.intake.identified();
+            self.shared.intake.record_identify();
             let count = permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
             count.into_iter().for_each(|count| self.shared.intake.alarm(count));
         }

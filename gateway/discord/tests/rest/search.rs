@@ -3,7 +3,7 @@
 use crate::server::{ReceivedRequest, Reply, Server, message};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::readback::SentMessageQuery;
-use acp_discord::rest::{Search, SentMessageLookup};
+use acp_discord::rest::{SentMessageLookup, SentMessageSearch};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ const HERE: Snowflake = Snowflake(1);
 /// A time in 2026, in milliseconds since the Unix epoch.
 const SENT_MS: u64 = 1_790_000_000_000;
 
-fn search(known: &[u64]) -> Search {
+fn search(known: &[u64]) -> SentMessageSearch {
     let query = SentMessageQuery {
         me: Snowflake(7),
         nonce: "n1".to_owned(),
@@ -21,7 +21,7 @@ fn search(known: &[u64]) -> Search {
         known: known.iter().copied().map(Snowflake).collect::<HashSet<_>>(),
         application: None,
     };
-    Search { channel: HERE, first_attempt_ms: SENT_MS, skew_ms: 10_000, query }
+    SentMessageSearch { channel: HERE, first_attempt_ms: SENT_MS, skew_ms: 10_000, query }
 }
 
 /// Returns the id of the n-th message since the first attempt.

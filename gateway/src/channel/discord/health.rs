@@ -58,7 +58,7 @@ impl Pulse {
             Event::Resumed => Link::Up,
             Event::Disconnected { why } => Link::Lost(why.clone()),
             Event::Failed(failure) => {
-                let by_token = failure.what == closes::close_code(REFUSED).what;
+                let by_token = failure.cause == closes::close_code(REFUSED).cause;
                 Link::Failed { why: failure.to_string(), by_token }
             }
             _ => return,
@@ -103,7 +103,7 @@ impl Inner {
 
     /// Returns the current health.
     pub(super) fn health(&self) -> Health {
-        let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.now());
+        let (facts, requests, events) = (self.pulse.now(), self.rest.counts(), self.counts.snapshot());
         let (ok, mut words) = said(&facts);
         if !self.base.is_official() {
             words.push(format!("at {}, not Discord's own address", self.base.as_str()));
@@ -228,7 +228,7 @@ mod tests {
     use std::time::Duration;
 
     fn ready() -> Event {
-        let me = User { id: Snowflake(1), name: "helper".to_owned(), shown: None, bot: true };
+        let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
         let guilds = vec![Snowflake(5), Snowflake(6)];
         Event::Ready(ReadyEvent {
             me,

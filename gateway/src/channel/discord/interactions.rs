@@ -32,13 +32,13 @@ const ANSWER_CHARS_MAX: usize = 1_900;
 
 /// Returns the display name of a member.
 pub(super) fn shown(who: &Member) -> String {
-    who.user.shown.clone().unwrap_or_else(|| who.user.name.clone())
+    who.user.display_name.clone().unwrap_or_else(|| who.user.name.clone())
 }
 
 impl Inner {
     /// Handles a slash command.
     pub(super) async fn command(&self, inbox: &dyn Inbox, command: SlashCommand) {
-        let at = &command.at;
+        let at = &command.interaction;
         let text = match line(&specs(), &command) {
             Ok(text) => text,
             Err(why) => return self.refuse(at, &why.to_string()).await,
@@ -63,7 +63,7 @@ impl Inner {
 
     /// Handles a click: runs the command encoded in the button.
     pub(super) async fn click(&self, inbox: &dyn Inbox, click: Click) {
-        let at = &click.at;
+        let at = &click.interaction;
         let text = match decode(&click.custom_id) {
             DecodedCustomId::Text(text) => text.to_owned(),
             DecodedCustomId::OtherVersion(_) => {
@@ -88,10 +88,10 @@ impl Inner {
 
     /// Sends suggestions to a person who is typing a command.
     pub(super) async fn autocomplete(&self, inbox: &dyn Inbox, command: SlashCommand) {
-        let at = &command.at;
+        let at = &command.interaction;
         let mut choices = Vec::new();
         if let (None, Some((what, prefix))) = (self.closed_to(at), typed(&command)) {
-            let who = at.who.user.id.to_string();
+            let who = at.member.user.id.to_string();
             choices = render::choices(inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await);
         }
         if let Err(fault) = self.rest.callback(at.id, &at.token, &Callback::Choices(choices)).await {
@@ -106,11 +106,11 @@ impl Inner {
         if !door.serves(at.guild) {
             return Some("This server is not served by this gateway.".to_owned());
         }
-        (!door.admits(&at.who)).then(|| {
+        (!door.admits(&at.member)).then(|| {
             format!(
                 "You may not use this gateway's agents. Whoever runs it can add your id {} to \
                  channels.discord.accounts.{}.allowed_users, or give you a role of allowed_roles there.",
-                at.who.user.id, self.account
+                at.member.user.id, self.account
             )
         })
     }
@@ -198,10 +198,10 @@ impl Inner {
         }
         let parent = if is_known { at.parent } else { self.parent_of(at.channel).await };
         Inbound {
-            author_id: at.who.user.id.to_string(),
-            approves: self.settings().door.approves(&at.who),
+            author_id: at.member.user.id.to_string(),
+            approves: self.settings().door.approves(&at.member),
             answer: Answer::ByCaller,
-            ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), shown(&at.who), text)
+            ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), shown(&at.member), text)
         }
     }
 

@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_look_counts_as_long_as_events_come_in() {
         let ready = || {
-            let me = User { id: Snowflake(1), name: "helper".to_owned(), shown: None, bot: true };
+            let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
             let session = "s".to_owned();
             Event::Ready(ReadyEvent {
                 me,

@@ -305,7 +305,7 @@ async fn ground_of(
 }
 
 fn user(id: Snowflake) -> User {
-    User { id, name: "ann".to_owned(), shown: None, bot: false }
+    User { id, name: "ann".to_owned(), display_name: None, bot: false }
 }
 
 fn ready() -> Event {
@@ -342,7 +342,7 @@ fn typing() -> Event {
     let session =
         GivenOption { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
     let status = GivenOption { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
-    let at = Interaction {
+    let interaction = Interaction {
         id: Snowflake(50),
         application: BOT,
         token: Secret::new("once".to_owned()),
@@ -350,12 +350,12 @@ fn typing() -> Event {
         channel: Snowflake(99),
         parent: None,
         is_thread: None,
-        who: Member { user: user(ANN), roles: vec![], permissions: None },
+        member: Member { user: user(ANN), roles: vec![], permissions: None },
         app_permissions: None,
         locale: None,
         attachment_limit: None,
     };
-    Event::Autocomplete(Box::new(SlashCommand { at, name: "acp".to_owned(), options: vec![status] }))
+    Event::Autocomplete(Box::new(SlashCommand { interaction, name: "acp".to_owned(), options: vec![status] }))
 }
 
 async fn until(what: &str, is: impl Fn() -> bool) {

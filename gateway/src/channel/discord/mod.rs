@@ -40,7 +40,9 @@ use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
 use acp_discord::core::readback::SentMessageQuery;
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{self, ClientSetupError, QueueOptions, RestClient, RestError, Search, SentMessage};
+use acp_discord::rest::{
+    self, ClientSetupError, QueueOptions, RestClient, RestError, SentMessage, SentMessageSearch,
+};
 use acp_discord::session;
 use known::{Known, Sign};
 use personas::Webhooks;
@@ -258,7 +260,7 @@ impl Inner {
             },
         };
         let now = now_ms();
-        let search = Search {
+        let search = SentMessageSearch {
             channel,
             first_attempt_ms: message.not_before_ms.unwrap_or(now.saturating_sub(LOOK_BACK_MS)),
             skew_ms: SKEW_MS,

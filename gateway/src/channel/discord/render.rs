@@ -369,8 +369,8 @@ mod tests {
     /// A status card continues in another message before Discord limits edits of the old one (30046).
     #[test]
     fn cards_are_left_before_their_edits_are_rationed() {
-        use acp_discord::core::gate::OLD_MS;
+        use acp_discord::core::gate::OLD_EDIT_AGE_MS;
         let until = super::super::EDITS_UNTIL_MS;
-        assert!(until + 5 * 60_000 <= OLD_MS, "{until}");
+        assert!(until + 5 * 60_000 <= OLD_EDIT_AGE_MS, "{until}");
     }
 }

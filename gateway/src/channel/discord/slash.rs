@@ -194,8 +194,8 @@ mod tests {
     use acp_shared::redact::Secret;
 
     fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
-        let user = User { id: Snowflake(1), name: "ann".to_owned(), shown: None, bot: false };
-        let at = Interaction {
+        let user = User { id: Snowflake(1), name: "ann".to_owned(), display_name: None, bot: false };
+        let interaction = Interaction {
             id: Snowflake(5),
             application: Snowflake(2),
             token: Secret::new("t".to_owned()),
@@ -203,12 +203,12 @@ mod tests {
             channel: Snowflake(3),
             parent: None,
             is_thread: None,
-            who: Member { user, roles: Vec::new(), permissions: None },
+            member: Member { user, roles: Vec::new(), permissions: None },
             app_permissions: None,
             locale: None,
             attachment_limit: None,
         };
-        SlashCommand { at, name: name.to_owned(), options }
+        SlashCommand { interaction, name: name.to_owned(), options }
     }
 
     fn value(param: &CommandOption) -> Value {

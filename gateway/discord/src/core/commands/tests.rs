@@ -21,7 +21,7 @@ fn param(name: &str, position: OptionPosition) -> CommandOption {
     }
 }
 
-/// Commands that use every kind and place of option.
+/// Commands that use every kind and position of option.
 fn tree() -> Vec<CommandSpec> {
     let choice = |text: &str| (text.to_owned(), text.to_owned());
     let spawn = vec![
@@ -77,8 +77,8 @@ fn text(name: &str, text: &str) -> GivenOption {
 }
 
 fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
-    let user = User { id: Snowflake(9), name: "ann".to_owned(), shown: None, bot: false };
-    let at = Interaction {
+    let user = User { id: Snowflake(9), name: "ann".to_owned(), display_name: None, bot: false };
+    let interaction = Interaction {
         id: Snowflake(1),
         application: Snowflake(2),
         token: Secret::new("hunter2".to_owned()),
@@ -86,12 +86,12 @@ fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
         channel: Snowflake(3),
         parent: None,
         is_thread: None,
-        who: Member { user, roles: Vec::new(), permissions: None },
+        member: Member { user, roles: Vec::new(), permissions: None },
         app_permissions: None,
         locale: None,
         attachment_limit: None,
     };
-    SlashCommand { at, name: name.to_owned(), options }
+    SlashCommand { interaction, name: name.to_owned(), options }
 }
 
 fn acp(verb: &str, options: Vec<GivenOption>) -> SlashCommand {

@@ -11,7 +11,7 @@ fn one(kind: &str, data: &Json) -> Event {
 }
 
 fn user(id: u64, name: &str) -> User {
-    User { id: Snowflake(id), name: name.to_owned(), shown: None, bot: false }
+    User { id: Snowflake(id), name: name.to_owned(), display_name: None, bot: false }
 }
 
 fn written() -> Json {
@@ -35,7 +35,7 @@ fn written() -> Json {
 
 #[test]
 fn a_message_with_everything() {
-    let author = User { shown: Some("A.".to_owned()), ..user(9, "ann") };
+    let author = User { display_name: Some("A.".to_owned()), ..user(9, "ann") };
     let file = |id, name: &str, url: &str, size, mime: Option<&str>| Attachment {
         id: Snowflake(id),
         name: name.to_owned(),
@@ -226,7 +226,7 @@ fn at() -> Interaction {
         channel: Snowflake(40),
         parent: Some(Snowflake(10)),
         is_thread: Some(true),
-        who: Member { user: user(9, "ann"), roles: vec![Snowflake(31)], permissions: Some(8) },
+        member: Member { user: user(9, "ann"), roles: vec![Snowflake(31)], permissions: Some(8) },
         app_permissions: Some(2048),
         locale: Some("de".to_owned()),
         attachment_limit: Some(10_485_760),
@@ -248,7 +248,7 @@ fn a_channel_in_a_category_is_no_thread() {
         data["channel"] = channel.clone();
         let Event::Command(command) = one("INTERACTION_CREATE", &data) else { panic!("{channel}") };
         assert_eq!(
-            (command.at.parent, command.at.is_thread),
+            (command.interaction.parent, command.interaction.is_thread),
             (parent.map(Snowflake), is_thread),
             "{channel}"
         );
@@ -279,8 +279,11 @@ fn a_slash_command_is_a_tree() {
         given("factor", Value::Number(1.5)),
         given("file", Value::File(file)),
     ];
-    let expected =
-        SlashCommand { at: at(), name: "acp".to_owned(), options: vec![given("spawn", Value::Sub(below))] };
+    let expected = SlashCommand {
+        interaction: at(),
+        name: "acp".to_owned(),
+        options: vec![given("spawn", Value::Sub(below))],
+    };
     assert_eq!(one("INTERACTION_CREATE", &interaction(2, data)), Event::Command(Box::new(expected)));
 }
 
@@ -302,7 +305,7 @@ fn clicks_and_forms() {
     let click =
         interaction(3, json!({ "custom_id": "acp1:/acp cancel", "component_type": 3, "values": ["a"] }));
     let expected = Click {
-        at: at(),
+        interaction: at(),
         custom_id: "acp1:/acp cancel".to_owned(),
         values: vec!["a".to_owned()],
         message: Snowflake(100),
@@ -336,7 +339,10 @@ fn an_interaction_needs_only_what_its_answer_needs() {
     direct["member"] = Json::Null;
     direct["user"] = json!({ "id": "9", "username": "ann" });
     let Event::Click(click) = one("INTERACTION_CREATE", &direct) else { panic!("no click") };
-    assert_eq!((click.at.who.user.id, click.at.who.permissions), (Snowflake(9), None));
+    assert_eq!(
+        (click.interaction.member.user.id, click.interaction.member.permissions),
+        (Snowflake(9), None)
+    );
     // Kind of a future API version.
     assert_eq!(event("INTERACTION_CREATE", &interaction(6, json!({}))), Ok(DecodedEvent::Ignored));
 }
@@ -344,10 +350,10 @@ fn an_interaction_needs_only_what_its_answer_needs() {
 #[test]
 fn kinds_are_ours_known_or_unknown() {
     for kind in IGNORED {
-        assert!(event(kind, &Json::Null) == Ok(DecodedEvent::Ignored) && !is_ours(kind), "{kind}");
+        assert!(event(kind, &Json::Null) == Ok(DecodedEvent::Ignored) && !is_used_kind(kind), "{kind}");
     }
     assert_eq!(event("SUBSCRIPTION_CREATE", &json!({})), Ok(DecodedEvent::Unknown));
     for kind in ["READY", "MESSAGE_CREATE", "INTERACTION_CREATE", "THREAD_LIST_SYNC", "GUILD_DELETE"] {
-        assert!(is_ours(kind) && event(kind, &Json::Null).is_err(), "{kind}");
+        assert!(is_used_kind(kind) && event(kind, &Json::Null).is_err(), "{kind}");
     }
 }

@@ -107,7 +107,7 @@ pub(super) struct RawUser {
 
 impl RawUser {
     fn into_user(self, nick: Option<String>) -> User {
-        User { id: self.id, name: self.username, shown: nick.or(self.global_name), bot: self.bot }
+        User { id: self.id, name: self.username, display_name: nick.or(self.global_name), bot: self.bot }
     }
 }
 
@@ -310,7 +310,7 @@ pub(super) struct RawInteraction {
     #[serde(rename = "type")]
     pub(super) kind: u64,
     #[serde(flatten)]
-    pub(super) at: RawInteractionContext,
+    pub(super) interaction: RawInteractionContext,
     #[serde(default)]
     pub(super) data: Option<RawInteractionData>,
     #[serde(default)]
@@ -371,7 +371,7 @@ impl RawInteractionContext {
             channel: channel.ok_or_else(|| missing("a channel"))?,
             parent: place.filter(|it| it.is_thread() == Some(true)).and_then(|channel| channel.parent_id),
             is_thread: place.and_then(RawChannel::is_thread),
-            who: member.into_member(user),
+            member: member.into_member(user),
             app_permissions: self.app_permissions,
             locale: self.locale,
             attachment_limit: self.attachment_size_limit,

@@ -190,7 +190,7 @@ enum Act {
         message: Option<u64>,
         bucket: u8,
     },
-    /// A request under way ends; `which` selects it.
+    /// A request in flight ends; `which` selects it.
     End {
         which: usize,
         again: bool,
@@ -226,7 +226,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..80)
 }
 
-/// Observer's view: waiting requests and requests under way.
+/// Observer's view: waiting requests and requests in flight.
 #[derive(Default)]
 struct Seen {
     waiting: BTreeMap<Ticket, ScheduledRequest<u8>>,
