@@ -55,7 +55,7 @@ fn stage(prepare: impl FnOnce(&FakeDiscord, &BotHandle)) -> Stage {
         base: BaseUrl::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}")),
         direct_messages: false,
         shards: None,
-        answer_within: Duration::from_secs(ANSWER_SECONDS),
+        ready_timeout: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
     };
     let runtime = Runtime::new().unwrap_or_else(|e| panic!("{e}"));

@@ -33,7 +33,7 @@ pub struct IdentifyPace {
 impl IdentifyPace {
     /// The pace of a bot with this number of shards.
     #[must_use]
-    pub fn of_shards(shards: u32) -> Self {
+    pub fn with_shards(shards: u32) -> Self {
         Self { uncounted: shards.saturating_sub(1), ..Self::default() }
     }
 
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_first_session_of_each_shard_does_not_count() {
-        let mut pace = IdentifyPace::of_shards(30);
+        let mut pace = IdentifyPace::with_shards(30);
         assert!(!(0..30).any(|shard| pace.record_identify(shard * SPACING_MIN_MS).is_some()));
         assert_eq!(pace.until_next(29 * SPACING_MIN_MS), SPACING_MIN_MS);
     }

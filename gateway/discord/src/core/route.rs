@@ -323,14 +323,14 @@ impl Route {
         Self { name, method, path, major, retry_safety, request_kind: RequestKind::Webhook }
     }
 
-    fn in_thread(thread: Option<Snowflake>, first: char) -> String {
+    fn thread_query(thread: Option<Snowflake>, first: char) -> String {
         thread.map(|thread| format!("{first}thread_id={thread}")).unwrap_or_default()
     }
 
     /// Sends a message through a webhook, and waits for its creation.
     #[must_use]
     pub fn execute_webhook(id: Snowflake, token: &Secret, thread: Option<Snowflake>) -> Self {
-        let rest = format!("?wait=true{}", Self::in_thread(thread, '&'));
+        let rest = format!("?wait=true{}", Self::thread_query(thread, '&'));
         Self::webhook("execute_webhook", HttpMethod::Post, RetrySafety::Create, (id, token), &rest)
     }
 
@@ -342,7 +342,7 @@ impl Route {
         message: Snowflake,
         thread: Option<Snowflake>,
     ) -> Self {
-        let rest = format!("/messages/{message}{}", Self::in_thread(thread, '?'));
+        let rest = format!("/messages/{message}{}", Self::thread_query(thread, '?'));
         Self::webhook("edit_webhook_message", HttpMethod::Patch, RetrySafety::Idempotent, (id, token), &rest)
     }
 
@@ -354,7 +354,7 @@ impl Route {
         message: Snowflake,
         thread: Option<Snowflake>,
     ) -> Self {
-        let rest = format!("/messages/{message}{}", Self::in_thread(thread, '?'));
+        let rest = format!("/messages/{message}{}", Self::thread_query(thread, '?'));
         Self::webhook(
             "delete_webhook_message",
             HttpMethod::Delete,

@@ -15,7 +15,7 @@ use super::read::{self, DecodeError, DecodedEvent};
 use serde_json::Value as Json;
 
 /// Maximum time from the start of a connection (name lookup, TCP, TLS, websocket) to HELLO.
-const HELLO_WITHIN_MS: u64 = 15_000;
+const HELLO_TIMEOUT_MS: u64 = 15_000;
 /// Minimum time between two heartbeats that the service asks for: a client may send 120 payloads a minute.
 const REQUESTED_HEARTBEAT_MIN_MS: u64 = 1_000;
 /// Bounds of the heartbeat interval.
@@ -144,7 +144,7 @@ struct Heartbeat {
 struct ConnectionState {
     hello_by_ms: u64,
     /// `None` after READY or RESUMED.
-    answer_by_ms: Option<u64>,
+    ready_by_ms: Option<u64>,
     /// `None` before HELLO.
     heartbeat: Option<Heartbeat>,
 }
@@ -154,27 +154,28 @@ struct ConnectionState {
 pub struct Shard {
     number: u32,
     base: BaseUrl,
-    answer_ms: u64,
+    ready_timeout_ms: u64,
     session: Option<ResumableSession>,
     seq: Option<u64>,
     backoff: Backoff,
     /// Connections in a row on which RESUME was sent and not answered.
-    unanswered: u32,
+    unanswered_resumes: u32,
     connection: Option<ConnectionState>,
 }
 
 impl Shard {
-    /// A shard without a session. `answer_ms` is the time from the start of a connection to READY or RESUMED.
+    /// A shard without a session. `ready_timeout_ms` is the time from the start of a connection to READY or
+    /// RESUMED.
     #[must_use]
-    pub fn new(number: u32, base: BaseUrl, answer_ms: u64) -> Self {
+    pub fn new(number: u32, base: BaseUrl, ready_timeout_ms: u64) -> Self {
         Self {
             number,
             base,
-            answer_ms,
+            ready_timeout_ms,
             session: None,
             seq: None,
             backoff: Backoff::default(),
-            unanswered: 0,
+            unanswered_resumes: 0,
             connection: None,
         }
     }
@@ -199,8 +200,8 @@ impl Shard {
     /// Begins a connection.
     pub fn begin_connection(&mut self, now: u64) {
         self.connection = Some(ConnectionState {
-            hello_by_ms: now.saturating_add(self.answer_ms.min(HELLO_WITHIN_MS)),
-            answer_by_ms: Some(now.saturating_add(self.answer_ms)),
+            hello_by_ms: now.saturating_add(self.ready_timeout_ms.min(HELLO_TIMEOUT_MS)),
+            ready_by_ms: Some(now.saturating_add(self.ready_timeout_ms)),
             heartbeat: None,
         });
     }
@@ -210,7 +211,7 @@ impl Shard {
     pub fn deadline(&self) -> Option<u64> {
         let connection = self.connection.as_ref()?;
         let Some(heartbeat) = &connection.heartbeat else { return Some(connection.hello_by_ms) };
-        Some(connection.answer_by_ms.unwrap_or(u64::MAX).min(heartbeat.due_ms))
+        Some(connection.ready_by_ms.unwrap_or(u64::MAX).min(heartbeat.due_ms))
     }
 
     /// Does what is due.
@@ -219,10 +220,10 @@ impl Shard {
         let Some(connection) = &mut self.connection else { return Vec::new() };
         let Some(heartbeat) = &mut connection.heartbeat else {
             let is_late = now >= connection.hello_by_ms;
-            return if is_late { vec![Output::Reconnect(self.no_hello())] } else { Vec::new() };
+            return if is_late { vec![Output::Reconnect(self.hello_timed_out())] } else { Vec::new() };
         };
-        if connection.answer_by_ms.is_some_and(|by| now >= by) {
-            return vec![Output::Reconnect(self.no_answer())];
+        if connection.ready_by_ms.is_some_and(|by| now >= by) {
+            return vec![Output::Reconnect(self.ready_timed_out())];
         }
         if now < heartbeat.due_ms {
             return Vec::new();
@@ -246,13 +247,13 @@ impl Shard {
         let seq = self.seq;
         let Some(connection) = &mut self.connection else { return Vec::new() };
         let heartbeat = match (frame, &mut connection.heartbeat) {
-            (Frame::Hello { interval_ms }, None) => return self.hello(now, interval_ms, chance),
+            (Frame::Hello { interval_ms }, None) => return self.start_session(now, interval_ms, chance),
             (Frame::Reconnect, _) => {
                 let why = "Discord asked for a reconnect".to_owned();
                 return vec![Output::Reconnect(self.reconnect_after_break(now, Some(CLOSE_RESUMABLE), why))];
             }
             (Frame::InvalidSession { resumable }, _) => {
-                return vec![Output::Reconnect(self.invalid(now, resumable, chance))];
+                return vec![Output::Reconnect(self.invalidate_session(now, resumable, chance))];
             }
             (Frame::Dispatch { seq, kind, data }, Some(_)) => return self.dispatch(seq, kind, &data),
             (Frame::Unreadable, Some(_)) => return vec![Output::Gap(0)],
@@ -279,7 +280,7 @@ impl Shard {
     pub fn connection_ended(&mut self, now: u64, end: Disconnect) -> Result<Reconnect, FatalGatewayError> {
         let why = match end {
             Disconnect::NotConnected(why) => {
-                return Ok(self.not_connected(format!("no connection could be made: {why}")));
+                return Ok(self.connect_failed(format!("no connection could be made: {why}")));
             }
             Disconnect::Broken => "the connection broke".to_owned(),
             Disconnect::TooLarge => {
@@ -300,7 +301,7 @@ impl Shard {
         Ok(self.reconnect_after_break(now, None, why))
     }
 
-    fn hello(&mut self, now: u64, interval_ms: u64, chance: f64) -> Vec<Output> {
+    fn start_session(&mut self, now: u64, interval_ms: u64, chance: f64) -> Vec<Output> {
         let interval_ms = interval_ms.clamp(INTERVAL_MS.0, INTERVAL_MS.1);
         if let Some(connection) = &mut self.connection {
             connection.heartbeat = Some(Heartbeat {
@@ -311,7 +312,7 @@ impl Shard {
             });
         }
         let payload = if let (Some(session), Some(seq)) = (&self.session, self.seq) {
-            self.unanswered += 1;
+            self.unanswered_resumes += 1;
             OutgoingPayload::Resume { session: session.id.clone(), seq }
         } else {
             self.session = None;
@@ -321,7 +322,7 @@ impl Shard {
         vec![Output::Send(payload)]
     }
 
-    fn invalid(&mut self, now: u64, resumable: bool, chance: f64) -> Reconnect {
+    fn invalidate_session(&mut self, now: u64, resumable: bool, chance: f64) -> Reconnect {
         if !resumable {
             self.session = None;
         }
@@ -361,22 +362,22 @@ impl Shard {
     }
 
     fn mark_established(&mut self) {
-        self.unanswered = 0;
+        self.unanswered_resumes = 0;
         self.backoff.reset();
         if let Some(connection) = &mut self.connection {
-            connection.answer_by_ms = None;
+            connection.ready_by_ms = None;
         }
     }
 
-    fn no_hello(&mut self) -> Reconnect {
-        let limit = self.answer_ms.min(HELLO_WITHIN_MS) / 1_000;
+    fn hello_timed_out(&mut self) -> Reconnect {
+        let limit = self.ready_timeout_ms.min(HELLO_TIMEOUT_MS) / 1_000;
         let why = format!("shard {} got no HELLO within {limit} s of connecting", self.number);
-        self.not_connected(why)
+        self.connect_failed(why)
     }
 
-    fn no_answer(&mut self) -> Reconnect {
+    fn ready_timed_out(&mut self) -> Reconnect {
         self.session = None;
-        let limit = self.answer_ms / 1_000;
+        let limit = self.ready_timeout_ms / 1_000;
         let why =
             format!("shard {} got neither READY nor RESUMED within {limit} s of connecting", self.number);
         let pause = self.backoff.record_failure();
@@ -384,7 +385,7 @@ impl Shard {
     }
 
     /// Forgets the session's own address, and requests the gateway address again: this one is unreachable.
-    fn not_connected(&mut self, why: String) -> Reconnect {
+    fn connect_failed(&mut self, why: String) -> Reconnect {
         if let Some(session) = &mut self.session {
             session.url = None;
         }
@@ -399,11 +400,11 @@ impl Shard {
 
     fn reconnect(&mut self, close: Option<u16>, why: String, after_ms: u64, needs_url: bool) -> Reconnect {
         self.connection = None;
-        if self.unanswered >= RESUMES_MAX {
+        if self.unanswered_resumes >= RESUMES_MAX {
             self.session = None;
         }
         if self.session.is_none() {
-            self.unanswered = 0;
+            self.unanswered_resumes = 0;
         }
         // Discord limits new sessions per day and reports the limit together with the address.
         let resume = self.can_resume();

@@ -60,7 +60,7 @@ pub struct History {
 impl History {
     /// Builds a page from a response, with the reason for each unreadable message. A page without an
     /// id newer than `after` is the last one, even if it is full.
-    fn of(after: Snowflake, answer: &[Value]) -> (Self, Vec<String>) {
+    fn from_page(after: Snowflake, answer: &[Value]) -> (Self, Vec<String>) {
         let (mut messages, mut unreadable, mut newest_id) = (Vec::new(), Vec::new(), after);
         let mut reasons = Vec::new();
         for one in answer {
@@ -212,7 +212,7 @@ impl RestClient {
         let name = route.name;
         let answer: Vec<Value> =
             parse(name, RetrySafety::ReadOnly, self.json(Call::new(route, options)).await?)?;
-        let (history, reasons) = History::of(after, &answer);
+        let (history, reasons) = History::from_page(after, &answer);
         for (id, why) in history.unreadable.iter().zip(reasons) {
             self.0.counters.count_unreadable();
             tracing::error!(%channel, message = ?id, why, "a message cannot be read, and is left out");
@@ -319,7 +319,7 @@ mod tests {
             (full(100), vec![], vec![None; 100], 10, false),
             (full(99), vec![201], vec![None; 99], 201, true),
         ] {
-            let (history, reasons) = History::of(Snowflake(10), &answer);
+            let (history, reasons) = History::from_page(Snowflake(10), &answer);
             let seen: Vec<u64> = history.messages.iter().map(|message| message.id.0).collect();
             let out: Vec<Option<u64>> = history.unreadable.iter().map(|id| Some((*id)?.0)).collect();
             assert_eq!(out.len(), reasons.len());
@@ -328,7 +328,7 @@ mod tests {
         }
         // A page of known messages only is the last one.
         let old: Vec<Value> = (0..100).map(told).collect();
-        assert!(!History::of(Snowflake(99), &old).0.has_more);
+        assert!(!History::from_page(Snowflake(99), &old).0.has_more);
     }
 
     /// A message is reported as absent only if no left-out message can be the one.
@@ -343,7 +343,7 @@ mod tests {
             (vec![odd(json!("13")), told(11)], false, true),
             (vec![odd(json!({})), told(11)], false, false),
         ] {
-            let (history, _) = History::of(Snowflake(10), &answer);
+            let (history, _) = History::from_page(Snowflake(10), &answer);
             let id = Snowflake(12);
             assert_eq!(
                 (history.message(id).is_some(), history.is_absent(id)),

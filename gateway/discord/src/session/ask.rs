@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of shards in one process.
 const SHARDS_MAX: u32 = 64;
 /// Maximum pause that the service can ask for.
-const AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Result of the request.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ pub(super) async fn gateway(
             let after =
                 after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default();
             let why = format!("Discord answers {status} when asked for its gateway");
-            return GatewayLookup::RetryLater { why, after: after.min(AFTER_MAX) };
+            return GatewayLookup::RetryLater { why, after: after.min(RETRY_AFTER_MAX) };
         }
     }
     match response.json::<GatewayResponse>().await {
@@ -118,7 +118,7 @@ fn check_response(
     let shards = settings.shards.unwrap_or(answer.shards).clamp(1, SHARDS_MAX);
     let RemainingSessions { remaining, reset_after } = answer.session_start_limit;
     if remaining < sessions.unwrap_or(shards) {
-        let after = Duration::from_millis(reset_after).min(AFTER_MAX);
+        let after = Duration::from_millis(reset_after).min(RETRY_AFTER_MAX);
         let why =
             format!("Discord lets this bot begin no more sessions for {} minutes", after.as_secs() / 60 + 1);
         return GatewayLookup::RetryLater { why, after };

@@ -22,11 +22,11 @@ use tokio_util::either::Either;
 /// Maximum size of a message. The largest ones describe a guild.
 const MESSAGE_MAX: usize = 32 << 20;
 /// Maximum time for TCP to one of the addresses of the host.
-const ADDRESS_WITHIN: Duration = Duration::from_secs(4);
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum time for sending a payload.
-const SEND_WITHIN: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the service to answer a close.
-const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Websocket connection to the gateway.
 pub(super) struct Connection(WebSocketStream<Either<TcpStream, TlsStream<TcpStream>>>);
@@ -78,7 +78,7 @@ impl Connection {
     /// # Errors
     /// [`Disconnect`] if the connection has ended or a timeout occurs.
     pub(super) async fn send(&mut self, text: String) -> Result<(), Disconnect> {
-        let sent = tokio::time::timeout(SEND_WITHIN, self.0.send(Message::Text(text))).await;
+        let sent = tokio::time::timeout(SEND_TIMEOUT, self.0.send(Message::Text(text))).await;
         sent.map_err(|_| Disconnect::Broken)?.map_err(|error| disconnect_cause(&error))
     }
 
@@ -104,7 +104,7 @@ impl Connection {
                 while let Some(Ok(_)) = self.0.next().await {}
             }
         };
-        let _ = tokio::time::timeout(CLOSE_WITHIN, closed).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
 }
 
@@ -119,7 +119,7 @@ async fn tcp(url: &reqwest::Url) -> io::Result<TcpStream> {
     let port = url.port_or_known_default().ok_or_else(none)?;
     let mut last = none();
     for address in tokio::net::lookup_host((host, port)).await? {
-        match tokio::time::timeout(ADDRESS_WITHIN, TcpStream::connect(address)).await {
+        match tokio::time::timeout(ADDRESS_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);

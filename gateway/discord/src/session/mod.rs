@@ -2,7 +2,7 @@
 //!
 //! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO,
 //! then RESUME or IDENTIFY, heartbeats, and a reconnect after each end. Every connection has
-//! [`ANSWER_WITHIN`] to READY or RESUMED; otherwise it is ended, and a new session is identified. `ask`
+//! [`READY_TIMEOUT`] to READY or RESUMED; otherwise it is ended, and a new session is identified. `ask`
 //! requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
 //! consumer cannot delay a heartbeat: the queue (`pipe`) is bounded and drops.
 //!
@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Time from the start of a connection to READY or RESUMED.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+pub const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Settings of the connection of one bot.
 #[derive(Debug, Clone)]
@@ -49,8 +49,8 @@ pub struct SessionSettings {
     pub direct_messages: bool,
     /// Number of shards; `None` asks the service.
     pub shards: Option<u32>,
-    /// Time from the start of a connection to READY or RESUMED: [`ANSWER_WITHIN`], or less in a test.
-    pub answer_within: Duration,
+    /// Time from the start of a connection to READY or RESUMED: [`READY_TIMEOUT`], or less in a test.
+    pub ready_timeout: Duration,
     /// Counters of the connection.
     pub counts: Arc<SessionCounters>,
 }
@@ -109,7 +109,7 @@ async fn serve(
         first = ask_first(&client, &settings, &intake) => first,
     };
     let (url, shards) = first?;
-    let pace = Arc::new(Mutex::new(IdentifyPace::of_shards(shards)));
+    let pace = Arc::new(Mutex::new(IdentifyPace::with_shards(shards)));
     let clock = Clock(Instant::now());
     let shared = SharedState { settings, client, stop: stop.clone(), intake, pace, clock };
     let mut tasks = JoinSet::new();

@@ -49,10 +49,10 @@ enum ConnectionEnd {
 impl Driver {
     /// The driver of shard `number` of `shards`, with the address of the gateway.
     pub(super) fn new(shared: SharedState, number: u32, shards: u32, url: String) -> Self {
-        let SessionSettings { token, base, direct_messages, answer_within, .. } = shared.settings.clone();
-        let answer_ms = u64::try_from(answer_within.as_millis()).unwrap_or(u64::MAX);
+        let SessionSettings { token, base, direct_messages, ready_timeout, .. } = shared.settings.clone();
+        let ready_timeout_ms = u64::try_from(ready_timeout.as_millis()).unwrap_or(u64::MAX);
         let identity = ShardIdentity { token, direct_messages, shard: number, shards };
-        Self { shard: Shard::new(number, base, answer_ms), identity, url: Some(url), shared }
+        Self { shard: Shard::new(number, base, ready_timeout_ms), identity, url: Some(url), shared }
     }
 
     /// Runs one connection after the other until the driver is stopped.

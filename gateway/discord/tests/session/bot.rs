@@ -30,7 +30,7 @@ pub(crate) fn bot(server: &Server, room: usize) -> Bot {
         base: BaseUrl::parse(&server.url()).expect("base"),
         direct_messages: false,
         shards: None,
-        answer_within: Duration::from_secs(ANSWER_SECONDS),
+        ready_timeout: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
     };
     let (sink, events) = event_channel(room);

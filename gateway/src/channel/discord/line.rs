@@ -40,7 +40,7 @@ impl Line {
             base: inner.base.clone(),
             direct_messages: false,
             shards: None,
-            answer_within: session::ANSWER_WITHIN,
+            ready_timeout: session::READY_TIMEOUT,
             counts: Arc::clone(&inner.counts),
         };
         tokio::spawn(session::run(settings, stop.clone(), sink));
