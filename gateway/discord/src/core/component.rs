@@ -15,7 +15,7 @@ pub enum ActionRow {
 
 /// Style of a button, shown as its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ButtonStyle {
+pub enum ComponentStyle {
     /// The most likely choice.
     Primary,
     /// Any other choice.
@@ -41,7 +41,7 @@ pub struct Button {
     /// Label.
     pub label: String,
     /// Style. Ignored for a button that opens a URL.
-    pub style: ButtonStyle,
+    pub style: ComponentStyle,
     /// Action.
     pub action: ButtonAction,
     /// True if the button cannot be pressed.
@@ -126,10 +126,10 @@ impl Button {
 
     fn to_json(&self) -> Value {
         let style = match self.style {
-            ButtonStyle::Primary => 1,
-            ButtonStyle::Secondary => 2,
-            ButtonStyle::Success => 3,
-            ButtonStyle::Danger => 4,
+            ComponentStyle::Primary => 1,
+            ComponentStyle::Secondary => 2,
+            ComponentStyle::Success => 3,
+            ComponentStyle::Danger => 4,
         };
         let (label, disabled) = (&self.label, self.disabled);
         match &self.action {
@@ -272,14 +272,14 @@ impl Modal {
 #[cfg(test)]
 mod tests {
     use super::{
-        ActionRow, Button, ButtonAction, ButtonStyle, MenuOption, Modal, SelectMenu, TextInput, check,
+        ActionRow, Button, ButtonAction, ComponentStyle, MenuOption, Modal, SelectMenu, TextInput, check,
         to_json,
     };
     use serde_json::json;
 
     fn button(id: &str) -> Button {
         let action = ButtonAction::CustomId(id.to_owned());
-        Button { label: "Allow".to_owned(), style: ButtonStyle::Success, action, disabled: false }
+        Button { label: "Allow".to_owned(), style: ComponentStyle::Success, action, disabled: false }
     }
 
     fn option(value: &str) -> MenuOption {

@@ -4,7 +4,7 @@ use crate::channel::{
     Action, ActionStyle, EditOutcome, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
 };
 use crate::core::sanitize;
-use acp_discord::core::component::{ActionRow, Button, ButtonAction, ButtonStyle};
+use acp_discord::core::component::{ActionRow, Button, ButtonAction, ComponentStyle};
 use acp_discord::core::custom_id;
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::message::{FileUpload, MessageBody};
@@ -49,10 +49,10 @@ pub(super) fn body(text: &str, actions: &[Action]) -> MessageBody {
 
 fn button(action: &Action) -> Option<Button> {
     let style = match action.style {
-        ActionStyle::Primary => ButtonStyle::Primary,
-        ActionStyle::Secondary => ButtonStyle::Secondary,
-        ActionStyle::Success => ButtonStyle::Success,
-        ActionStyle::Danger => ButtonStyle::Danger,
+        ActionStyle::Primary => ComponentStyle::Primary,
+        ActionStyle::Secondary => ComponentStyle::Secondary,
+        ActionStyle::Success => ComponentStyle::Success,
+        ActionStyle::Danger => ComponentStyle::Danger,
     };
     let action = ButtonAction::CustomId(custom_id::encode(&action.command).ok()?);
     let label = fit(&action.label, PayloadLimit::ButtonLabel.bounds().1);

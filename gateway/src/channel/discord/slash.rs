@@ -2,17 +2,19 @@
 //! command line.
 
 use crate::channel::Suggest;
-use acp_discord::core::commands::{CommandArguments, CommandOption, CommandSpec, OptionKind, OptionPosition};
+use acp_discord::core::commands::{
+    CommandArguments, CommandOption, OptionKind, OptionPosition, SlashCommandSpec,
+};
 use acp_discord::core::event::{GivenOption, SlashCommand, Value};
 
 /// Maximum length of a text option, in characters.
 const TEXT_MAX: u32 = 1_000;
 
-fn spec(name: &str, description: &str, arguments: CommandArguments) -> CommandSpec {
-    CommandSpec { name: name.to_owned(), description: description.to_owned(), arguments }
+fn spec(name: &str, description: &str, arguments: CommandArguments) -> SlashCommandSpec {
+    SlashCommandSpec { name: name.to_owned(), description: description.to_owned(), arguments }
 }
 
-fn verb(name: &str, description: &str, params: Vec<CommandOption>) -> CommandSpec {
+fn verb(name: &str, description: &str, params: Vec<CommandOption>) -> SlashCommandSpec {
     spec(name, description, CommandArguments::Options(params))
 }
 
@@ -48,7 +50,7 @@ fn session() -> CommandOption {
     known("session", "another session than this conversation's", OptionPosition::Flag)
 }
 
-fn ending(name: &str, description: &str) -> CommandSpec {
+fn ending(name: &str, description: &str) -> SlashCommandSpec {
     let discard = param("discard", "its agent forgets it too", OptionKind::Bool, OptionPosition::Flag);
     verb(name, description, vec![session(), discard])
 }
@@ -57,7 +59,7 @@ fn ending(name: &str, description: &str) -> CommandSpec {
 const MODES: [&str; 4] = ["ask", "approve-reads", "approve-all", "deny-all"];
 
 /// Returns all commands in the order shown by Discord.
-pub(super) fn specs() -> Vec<CommandSpec> {
+pub(super) fn specs() -> Vec<SlashCommandSpec> {
     let acp = [spawning(), turns(), sessions(), settings(), questions(), around()].concat();
     let window = |name: &str, description: &str| {
         verb(
@@ -80,7 +82,7 @@ pub(super) fn specs() -> Vec<CommandSpec> {
     ]
 }
 
-fn spawning() -> Vec<CommandSpec> {
+fn spawning() -> Vec<SlashCommandSpec> {
     let spawn = vec![
         known("agent", "which agent", OptionPosition::Word(0)),
         text("cwd", "its directory", OptionPosition::Flag),
@@ -93,7 +95,7 @@ fn spawning() -> Vec<CommandSpec> {
 }
 
 /// Returns the commands on running and queued turns.
-fn turns() -> Vec<CommandSpec> {
+fn turns() -> Vec<SlashCommandSpec> {
     let this = text("run", "this run and no other", OptionPosition::Flag);
     let what = wanted(text("text", "what", OptionPosition::Remainder));
     let which = wanted(text("run", "which", OptionPosition::Word(0)));
@@ -104,7 +106,7 @@ fn turns() -> Vec<CommandSpec> {
     ]
 }
 
-fn sessions() -> Vec<CommandSpec> {
+fn sessions() -> Vec<SlashCommandSpec> {
     vec![
         ending("close", "End the session"),
         ending("archive", "End the session, to be read later"),
@@ -116,7 +118,7 @@ fn sessions() -> Vec<CommandSpec> {
     ]
 }
 
-fn settings() -> Vec<CommandSpec> {
+fn settings() -> Vec<SlashCommandSpec> {
     let word = |name: &str, description: &str| wanted(text(name, description, OptionPosition::Word(0)));
     let option = wanted(known("option", "which", OptionPosition::Word(0)));
     let value = wanted(text("value", "to what", OptionPosition::Word(1)));
@@ -135,7 +137,7 @@ fn settings() -> Vec<CommandSpec> {
 }
 
 /// Returns the commands on permission requests.
-fn questions() -> Vec<CommandSpec> {
+fn questions() -> Vec<SlashCommandSpec> {
     let id = || text("id", "which question, where there are several", OptionPosition::Word(0));
     let option = wanted(text("option", "its number or id", OptionPosition::Word(1)));
     vec![
@@ -145,7 +147,7 @@ fn questions() -> Vec<CommandSpec> {
     ]
 }
 
-fn around() -> Vec<CommandSpec> {
+fn around() -> Vec<SlashCommandSpec> {
     vec![
         verb(
             "verbosity",

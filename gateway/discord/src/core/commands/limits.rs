@@ -1,7 +1,7 @@
 //! Checks of slash commands against Discord's limits before registration (documentation, "Application
 //! Commands").
 
-use super::{CommandArguments, CommandOption, CommandSpec, OptionKind, OptionPosition};
+use super::{CommandArguments, CommandOption, OptionKind, OptionPosition, SlashCommandSpec};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -21,26 +21,26 @@ const INTEGER_MAX: i64 = 1 << 53;
 
 /// Defect in a description of commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommandSpecError {
+pub struct SlashCommandSpecError {
     /// Path of the part, e.g. `acp spawn cwd`.
     pub at: String,
     /// Description of the defect.
     pub what: String,
 }
 
-impl fmt::Display for CommandSpecError {
+impl fmt::Display for SlashCommandSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "slash command `{}`: {}", self.at, self.what)
     }
 }
 
-impl std::error::Error for CommandSpecError {}
+impl std::error::Error for SlashCommandSpecError {}
 
 /// Checks commands against Discord's limits, and whether each can be converted back to a text line.
 ///
 /// # Errors
-/// [`CommandSpecError`] for the first defect.
-pub fn check(commands: &[CommandSpec]) -> Result<(), CommandSpecError> {
+/// [`SlashCommandSpecError`] for the first defect.
+pub fn check(commands: &[SlashCommandSpec]) -> Result<(), SlashCommandSpecError> {
     let at = Path(Vec::new());
     at.unique(commands.iter().map(|command| command.name.as_str()))?;
     at.at_most("commands", commands.len(), COMMANDS_MAX)?;
@@ -55,7 +55,7 @@ fn chars(text: &str) -> usize {
     text.encode_utf16().count()
 }
 
-fn text_len(spec: &CommandSpec) -> usize {
+fn text_len(spec: &SlashCommandSpec) -> usize {
     let below = match &spec.arguments {
         CommandArguments::Subcommands(verbs) => verbs.iter().map(text_len).sum::<usize>(),
         CommandArguments::Options(params) => params.iter().map(option_text_len).sum(),
@@ -79,15 +79,15 @@ impl<'a> Path<'a> {
         Self(self.0.iter().copied().chain([name]).collect())
     }
 
-    fn error(&self, what: impl Into<String>) -> CommandSpecError {
-        CommandSpecError { at: self.0.join(" "), what: what.into() }
+    fn error(&self, what: impl Into<String>) -> SlashCommandSpecError {
+        SlashCommandSpecError { at: self.0.join(" "), what: what.into() }
     }
 
-    fn at_most(&self, what: &str, have: usize, max: usize) -> Result<(), CommandSpecError> {
+    fn at_most(&self, what: &str, have: usize, max: usize) -> Result<(), SlashCommandSpecError> {
         if have > max { Err(self.error(format!("{have} {what}, of at most {max}"))) } else { Ok(()) }
     }
 
-    fn unique<'b>(&self, names: impl Iterator<Item = &'b str>) -> Result<(), CommandSpecError> {
+    fn unique<'b>(&self, names: impl Iterator<Item = &'b str>) -> Result<(), SlashCommandSpecError> {
         let mut seen = BTreeSet::new();
         for name in names {
             if !seen.insert(name) {
@@ -97,7 +97,7 @@ impl<'a> Path<'a> {
         Ok(())
     }
 
-    fn text(&self, what: &str, text: &str, max: usize) -> Result<(), CommandSpecError> {
+    fn text(&self, what: &str, text: &str, max: usize) -> Result<(), SlashCommandSpecError> {
         if text.is_empty() {
             return Err(self.error(format!("no {what}")));
         }
@@ -105,7 +105,7 @@ impl<'a> Path<'a> {
     }
 
     /// Discord permits lower-case letters of many scripts; the commands here need only these.
-    fn name(&self, name: &str) -> Result<(), CommandSpecError> {
+    fn name(&self, name: &str) -> Result<(), SlashCommandSpecError> {
         self.text("name", name, NAME_MAX)?;
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
         if name.chars().all(good) {
@@ -115,7 +115,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    fn spec(&self, spec: &'a CommandSpec, depth: usize) -> Result<(), CommandSpecError> {
+    fn spec(&self, spec: &'a SlashCommandSpec, depth: usize) -> Result<(), SlashCommandSpecError> {
         self.name(&spec.name)?;
         self.text("description", &spec.description, DESCRIPTION_MAX)?;
         match &spec.arguments {
@@ -131,7 +131,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    fn params(&self, params: &'a [CommandOption]) -> Result<(), CommandSpecError> {
+    fn params(&self, params: &'a [CommandOption]) -> Result<(), SlashCommandSpecError> {
         self.at_most("options", params.len(), LIST_MAX)?;
         self.unique(params.iter().map(|param| param.name.as_str()))?;
         if !params.is_sorted_by_key(|param| !param.required) {
@@ -147,7 +147,7 @@ impl<'a> Path<'a> {
         params.iter().try_for_each(|param| self.below(&param.name).param(param))
     }
 
-    fn param(&self, param: &'a CommandOption) -> Result<(), CommandSpecError> {
+    fn param(&self, param: &'a CommandOption) -> Result<(), SlashCommandSpecError> {
         self.name(&param.name)?;
         self.text("description", &param.description, DESCRIPTION_MAX)?;
         if matches!(param.kind, OptionKind::File) != (param.position == OptionPosition::NotInLine) {
@@ -170,7 +170,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    fn choices(&self, choices: &[(String, String)]) -> Result<(), CommandSpecError> {
+    fn choices(&self, choices: &[(String, String)]) -> Result<(), SlashCommandSpecError> {
         if choices.is_empty() {
             return Err(self.error("nothing to choose from"));
         }

@@ -4,7 +4,7 @@
 //! of single quotes escapes the next character. A word with two leading dashes is a flag; after a lone `--`,
 //! words are never flags.
 
-use super::{CommandArguments, CommandOption, CommandSpec, OptionPosition};
+use super::{CommandArguments, CommandOption, OptionPosition, SlashCommandSpec};
 use crate::core::event::{GivenOption, SlashCommand, Value};
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl std::error::Error for CommandLineError {}
 ///
 /// # Errors
 /// [`CommandLineError`] if the command, a subcommand or an option is unknown.
-pub fn line(specs: &[CommandSpec], command: &SlashCommand) -> Result<String, CommandLineError> {
+pub fn line(specs: &[SlashCommandSpec], command: &SlashCommand) -> Result<String, CommandLineError> {
     let mut out = format!("/{}", command.name);
     let mut spec = find(specs, &command.name)?;
     let mut given = command.options.as_slice();
@@ -52,7 +52,7 @@ pub fn line(specs: &[CommandSpec], command: &SlashCommand) -> Result<String, Com
     Ok(out)
 }
 
-fn find<'a>(specs: &'a [CommandSpec], name: &str) -> Result<&'a CommandSpec, CommandLineError> {
+fn find<'a>(specs: &'a [SlashCommandSpec], name: &str) -> Result<&'a SlashCommandSpec, CommandLineError> {
     specs
         .iter()
         .find(|spec| spec.name == name)

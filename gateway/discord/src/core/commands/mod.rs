@@ -7,14 +7,14 @@
 mod limits;
 mod line;
 
-pub use limits::{CommandSpecError, check};
+pub use limits::{SlashCommandSpecError, check};
 pub use line::{CommandLineError, line};
 
 use serde_json::{Value as Json, json};
 
 /// Command, group of subcommands, or subcommand.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CommandSpec {
+pub struct SlashCommandSpec {
     /// Name, e.g. `acp` or `spawn`.
     pub name: String,
     /// Description for people.
@@ -27,7 +27,7 @@ pub struct CommandSpec {
 #[derive(Debug, Clone, PartialEq)]
 pub enum CommandArguments {
     /// One of these subcommands.
-    Subcommands(Vec<CommandSpec>),
+    Subcommands(Vec<SlashCommandSpec>),
     /// These options.
     Options(Vec<CommandOption>),
 }
@@ -88,8 +88,8 @@ pub enum OptionPosition {
 /// Builds the registration of commands. It replaces all commands registered before.
 ///
 /// # Errors
-/// [`CommandSpecError`] if Discord would refuse the commands.
-pub fn registration(commands: &[CommandSpec]) -> Result<Json, CommandSpecError> {
+/// [`SlashCommandSpecError`] if Discord would refuse the commands.
+pub fn registration(commands: &[SlashCommandSpec]) -> Result<Json, SlashCommandSpecError> {
     check(commands)?;
     Ok(commands.iter().map(|command| definition(command, 0)).collect())
 }
@@ -104,8 +104,8 @@ const fn option_type(kind: &OptionKind) -> u8 {
     }
 }
 
-fn definition(spec: &CommandSpec, depth: usize) -> Json {
-    let CommandSpec { name, description, arguments } = spec;
+fn definition(spec: &SlashCommandSpec, depth: usize) -> Json {
+    let SlashCommandSpec { name, description, arguments } = spec;
     let options: Vec<Json> = match arguments {
         CommandArguments::Subcommands(verbs) => {
             verbs.iter().map(|verb| definition(verb, depth + 1)).collect()

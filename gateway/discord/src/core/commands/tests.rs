@@ -6,8 +6,8 @@ use crate::core::ids::Snowflake;
 use acp_shared::redact::Secret;
 use proptest::prelude::*;
 
-fn spec(name: &str, arguments: CommandArguments) -> CommandSpec {
-    CommandSpec { name: name.to_owned(), description: format!("what {name} does"), arguments }
+fn spec(name: &str, arguments: CommandArguments) -> SlashCommandSpec {
+    SlashCommandSpec { name: name.to_owned(), description: format!("what {name} does"), arguments }
 }
 
 fn param(name: &str, position: OptionPosition) -> CommandOption {
@@ -22,7 +22,7 @@ fn param(name: &str, position: OptionPosition) -> CommandOption {
 }
 
 /// Commands that use every kind and position of option.
-fn tree() -> Vec<CommandSpec> {
+fn tree() -> Vec<SlashCommandSpec> {
     let choice = |text: &str| (text.to_owned(), text.to_owned());
     let spawn = vec![
         CommandOption {
