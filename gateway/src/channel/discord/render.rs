@@ -54,9 +54,9 @@ fn button(action: &Action) -> Option<Button> {
         ActionStyle::Success => ComponentStyle::Success,
         ActionStyle::Danger => ComponentStyle::Danger,
     };
-    let action = ButtonAction::CustomId(custom_id::encode(&action.command).ok()?);
+    let press = ButtonAction::CustomId(custom_id::encode(&action.command).ok()?);
     let label = fit(&action.label, PayloadLimit::ButtonLabel.bounds().1);
-    (!label.is_empty()).then_some(Button { label, style, action, disabled: false })
+    (!label.is_empty()).then_some(Button { label, style, action: press, disabled: false })
 }
 
 /// Returns the custom id of the first button of a status card. No other message has this id, so a card is
