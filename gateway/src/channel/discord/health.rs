@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_last_word_of_the_connection_is_what_is_said() {
         let lost = || Event::Disconnected { why: "the network is down".to_owned() };
-        let fatal = || Event::Failed(closes::failure(4014).unwrap());
+        let fatal = || Event::Failed(closes::fatal_error(4014).unwrap());
         let last = "last session as helper in 2 servers since 2026-06-24T00:00:00Z";
         for (events, ok, wants) in [
             (vec![], false, vec!["not connected yet"]),

@@ -440,7 +440,7 @@ async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins(
             sink.put(said(id, 3, text));
         }
         if has_failed {
-            sink.put(Event::Failed(closes::failure(4004).unwrap()));
+            sink.put(Event::Failed(closes::fatal_error(4004).unwrap()));
         }
         drop(sink);
         discord.renew(settings("new", nobody)).unwrap();
