@@ -85,7 +85,7 @@ fn nothing_that_is_said_breaks_a_limit() {
 #[test]
 fn the_permissions_of_the_manual_are_enough() {
     let stage = Stage::new(&[], LIVE);
-    let needed: Vec<String> = acp_discord::core::permissions::NEEDED
+    let needed: Vec<String> = acp_discord::core::permissions::REQUIRED_PERMISSIONS
         .iter()
         .map(|(name, _)| name.to_uppercase().replace(' ', "_"))
         .collect();

@@ -1,10 +1,12 @@
 //! Retries with backoff: no message, edit or deletion is lost because the store or Discord was unavailable
 //! for a moment.
 
-use crate::channel::{ConversationEventOutcome, IntakeOutcome, MessageChangeOutcome};
-use acp_discord::core::errors::Meaning;
+use crate::channel::ConversationEventOutcome;
+use crate::channel::IntakeOutcome;
+use crate::channel::MessageChangeOutcome;
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::Fault;
+use acp_discord::rest::RestError;
 use std::time::Duration;
 
 /// First and longest pause. The longest is short, since a deleted message must be dropped before its turn
@@ -46,14 +48,15 @@ impl Retryable for ConversationEventOutcome {
 
 /// Result of a read-only request. A refusal for lack of access is final: Discord reports restored access, and
 /// then the request is made again.
-impl Retryable for Result<(), Fault> {
+impl Retryable for Result<(), RestError> {
     fn retry_reason(&self) -> Option<String> {
         let fault = self.as_ref().err()?;
         let is_for_now = match fault {
-            Fault::Rejected(rejection) => {
-                rejection.again() && !matches!(rejection.meaning, Meaning::Forbidden | Meaning::LostAccess)
+            RestError::Rejected(rejection) => {
+                rejection.is_retryable()
+                    && !matches!(rejection.kind, RejectionKind::Forbidden | RejectionKind::LostAccess)
             }
-            Fault::Limited { .. } | Fault::Uncertain { .. } | Fault::Superseded => true,
+            RestError::Limited { .. } | RestError::Uncertain { .. } | RestError::Superseded => true,
         };
         is_for_now.then(|| fault.to_string())
     }
@@ -78,13 +81,19 @@ pub(super) async fn retry_until_done<T: Retryable, F: Future<Output = T>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use acp_discord::core::errors::What;
+    use acp_discord::core::errors::ResourceKind;
     use acp_discord::rest::Rejection;
     use std::sync::Mutex;
     use tokio::time::Instant;
 
-    fn rejected(meaning: Meaning) -> Fault {
-        Fault::Rejected(Rejection { route: "channel", status: None, code: None, meaning, why: String::new() })
+    fn rejected(kind: RejectionKind) -> RestError {
+        RestError::Rejected(Rejection {
+            route: "channel",
+            status: None,
+            code: None,
+            kind,
+            why: String::new(),
+        })
     }
 
     #[tokio::test(start_paused = true)]
@@ -136,15 +145,15 @@ mod tests {
 
     #[test]
     fn a_refusal_of_discord_is_not_waited_out() {
-        for (meaning, want) in [
-            (Meaning::Temporary, true),
-            (Meaning::NotSent, true),
-            (Meaning::Unauthorized, true),
-            (Meaning::Forbidden, false),
-            (Meaning::LostAccess, false),
-            (Meaning::Gone(What::Channel), false),
+        for (kind, want) in [
+            (RejectionKind::Temporary, true),
+            (RejectionKind::NotSent, true),
+            (RejectionKind::Unauthorized, true),
+            (RejectionKind::Forbidden, false),
+            (RejectionKind::LostAccess, false),
+            (RejectionKind::Gone(ResourceKind::Channel), false),
         ] {
-            assert_eq!(Err(rejected(meaning)).retry_reason().is_some(), want, "{meaning:?}");
+            assert_eq!(Err(rejected(kind)).retry_reason().is_some(), want, "{kind:?}");
         }
         assert_eq!(Ok(()).retry_reason(), None);
     }

@@ -13,10 +13,10 @@ use super::lately::is_too_new;
 use super::owed::{CheckKind, CheckOutcome};
 use crate::channel::{ConversationEvent, ConversationEventOutcome, QueuedMessage};
 use crate::store::now_ms;
-use acp_discord::core::errors::{Meaning, What};
-use acp_discord::core::event::{Edit, Member, Message, User};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
+use acp_discord::core::event::{Member, Message, MessageEdit, User};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::{Fault, History};
+use acp_discord::rest::{History, RestError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use tokio::time::Instant;
@@ -44,7 +44,7 @@ fn differs<'a>(prompt: Option<&str>, now: Option<&'a Message>) -> Option<&'a Mes
 impl ConversationWorker {
     /// Applies an edit of a message. The author must currently be on the allow-list; if that cannot be
     /// determined now, the message is compared later.
-    pub(super) async fn on_message_edited(&mut self, edit: Edit) {
+    pub(super) async fn on_message_edited(&mut self, edit: MessageEdit) {
         let (Some(text), true) = (edit.text, edit.by_author) else { return };
         let is_program = |author: &User| author.bot || Some(author.id) == self.inner.cache.me();
         if edit.webhook.is_some() || edit.author.as_ref().is_some_and(is_program) {
@@ -52,7 +52,7 @@ impl ConversationWorker {
         }
         let speaks = match &edit.author {
             Some(author) => self.inner.is_author_allowed(self.channel, author).await,
-            None => Err(Fault::Uncertain { why: "nobody says whose it is".to_owned() }),
+            None => Err(RestError::Uncertain { why: "nobody says whose it is".to_owned() }),
         };
         match speaks {
             Ok(true) => self.apply_edit(edit.id, text).await,
@@ -96,15 +96,15 @@ impl ConversationWorker {
     /// changes found so far are applied, and the next call continues with the rest.
     ///
     /// # Errors
-    /// [`Fault`] if some messages could not be compared.
+    /// [`RestError`] if some messages could not be compared.
     pub(super) async fn check_queued_edits(
         &mut self,
         something: impl Future<Output = ()>,
-    ) -> Result<CheckOutcome, Fault> {
+    ) -> Result<CheckOutcome, RestError> {
         let mut something = pin!(something);
         let Some(waiting) = self.inbox.queued_messages(self.conversation_ref()).await else {
             let why = "what waits here cannot be read".to_owned();
-            return Err(Fault::Uncertain { why });
+            return Err(RestError::Uncertain { why });
         };
         let mut waiting = self.select_uncompared(waiting);
         while let Some((first, _)) = waiting.first_key_value() {
@@ -115,7 +115,7 @@ impl ConversationWorker {
                 () = &mut something => return Ok(CheckOutcome::Interrupted),
             };
             let beyond = match page.has_more {
-                true => waiting.split_off(&Snowflake(page.through.0.saturating_add(1))),
+                true => waiting.split_off(&Snowflake(page.newest_id.0.saturating_add(1))),
                 false => BTreeMap::new(),
             };
             for (id, text) in std::mem::replace(&mut waiting, beyond) {
@@ -156,8 +156,8 @@ impl ConversationWorker {
         id: Snowflake,
         prompt: Option<&str>,
         page: &History,
-    ) -> Result<PromptComparison, Fault> {
-        if page.lacks(id) {
+    ) -> Result<PromptComparison, RestError> {
+        if page.is_absent(id) {
             return Ok(match is_too_new(id, now_ms()) {
                 true => PromptComparison::TooNew,
                 false if self.is_gone(id).await? => PromptComparison::Deleted,
@@ -174,10 +174,10 @@ impl ConversationWorker {
 
     /// True if a message missing from its page was deleted. An empty page is no proof: a bot without
     /// permission to read gets empty pages.
-    async fn is_gone(&self, message: Snowflake) -> Result<bool, Fault> {
+    async fn is_gone(&self, message: Snowflake) -> Result<bool, RestError> {
         let Err(fault) = self.inner.rest.message(self.channel, message).await else { return Ok(false) };
-        match fault.meaning() {
-            Some(Meaning::Gone(What::Message)) => Ok(true),
+        match fault.rejection_kind() {
+            Some(RejectionKind::Gone(ResourceKind::Message)) => Ok(true),
             _ if Err(fault.clone()).retry_reason().is_some() => Err(fault),
             _ => Ok(false),
         }
@@ -187,7 +187,7 @@ impl ConversationWorker {
     pub(super) async fn on_conversation_gone(&self, why: String) {
         let changed = self.report_event(ConversationEvent::Gone { why }).await;
         // All cached state of the conversation is dropped.
-        self.inner.rest.put_away(self.channel, false);
+        self.inner.rest.set_archived(self.channel, false);
         self.inner.cache.remove_conversation(self.channel);
         tracing::info!(thread_id = %self.channel, ?changed, "a conversation of Discord is gone");
     }
@@ -202,7 +202,7 @@ impl ConversationWorker {
 
 impl Inner {
     /// True if a user may currently speak to agents in a conversation.
-    async fn is_author_allowed(&self, channel: Snowflake, user: &User) -> Result<bool, Fault> {
+    async fn is_author_allowed(&self, channel: Snowflake, user: &User) -> Result<bool, RestError> {
         let settings = self.settings();
         let access = &settings.access;
         let mut who = Member { user: user.clone(), roles: Vec::new(), permissions: None };

@@ -3,10 +3,14 @@
 //! would be visible as a second reply, the gateway replies in the conversation.
 
 use super::Inner;
-use crate::channel::{CallerReply, Inbound, InboundPort, PostedReply, ReplyReservation};
-use acp_discord::core::errors::Meaning;
+use crate::channel::CallerReply;
+use crate::channel::Inbound;
+use crate::channel::InboundPort;
+use crate::channel::PostedReply;
+use crate::channel::ReplyReservation;
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Interaction;
-use acp_discord::rest::{Fault, Posted};
+use acp_discord::rest::{RestError, SentMessage};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -56,14 +60,16 @@ pub(super) enum ResendEffect {
 }
 
 /// Returns the minimum pause before a failed reply may be sent again; `None` if not allowed.
-fn retry_delay(fault: &Fault, effect: ResendEffect) -> Option<Duration> {
+fn retry_delay(fault: &RestError, effect: ResendEffect) -> Option<Duration> {
     match fault {
-        Fault::Limited { retry_after } => Some(*retry_after),
-        Fault::Uncertain { .. } => (effect == ResendEffect::Replaces).then_some(Duration::ZERO),
-        Fault::Superseded => Some(Duration::ZERO),
-        Fault::Rejected(rejection) => {
-            let is_for_now =
-                matches!(rejection.meaning, Meaning::Temporary | Meaning::NotSent | Meaning::Slow);
+        RestError::Limited { retry_after } => Some(*retry_after),
+        RestError::Uncertain { .. } => (effect == ResendEffect::Replaces).then_some(Duration::ZERO),
+        RestError::Superseded => Some(Duration::ZERO),
+        RestError::Rejected(rejection) => {
+            let is_for_now = matches!(
+                rejection.kind,
+                RejectionKind::Temporary | RejectionKind::NotSent | RejectionKind::Slow
+            );
             is_for_now.then_some(Duration::ZERO)
         }
     }
@@ -73,14 +79,14 @@ impl Inner {
     /// Sends a reply and records the success. `give` makes one attempt; `shown` returns the reply if it
     /// remains in the conversation as a message. After a definite failure the progress placeholder is
     /// removed.
-    pub(super) async fn respond<F: Future<Output = Result<Posted, Fault>>>(
+    pub(super) async fn respond<F: Future<Output = Result<SentMessage, RestError>>>(
         &self,
         inbox: &dyn InboundPort,
         at: &Interaction,
         due: PendingResponse,
         effect: ResendEffect,
         give: impl Fn() -> F,
-        shown: impl FnOnce(&Posted) -> Option<PostedReply>,
+        shown: impl FnOnce(&SentMessage) -> Option<PostedReply>,
     ) {
         match respond_with_retry(&self.retry_permits, due.until, effect, give).await {
             Ok(posted) if due.reservation.is_some() => self.record_reply(inbox, due, shown(&posted)).await,
@@ -89,7 +95,7 @@ impl Inner {
             Err(fault) => {
                 tracing::warn!(%fault, interaction = %at.id, "an answer could not be given: its conversation is told");
                 drop(due);
-                if effect == ResendEffect::Replaces && !matches!(fault, Fault::Uncertain { .. }) {
+                if effect == ResendEffect::Replaces && !matches!(fault, RestError::Uncertain { .. }) {
                     self.delete_placeholder(at).await;
                 }
             }
@@ -124,12 +130,12 @@ impl Inner {
 
 /// Sends a reply, with retries until success, a final refusal or the deadline. Each reply that waits for a
 /// retry holds a permit of `places`.
-async fn respond_with_retry<T, F: Future<Output = Result<T, Fault>>>(
+async fn respond_with_retry<T, F: Future<Output = Result<T, RestError>>>(
     places: &Semaphore,
     until: Instant,
     effect: ResendEffect,
     give: impl Fn() -> F,
-) -> Result<T, Fault> {
+) -> Result<T, RestError> {
     let (mut pause, mut place) = (BACKOFF.0, None);
     loop {
         let fault = match give().await {
@@ -173,25 +179,25 @@ mod tests {
         }
     }
 
-    fn rejected(meaning: Meaning) -> Fault {
+    fn rejected(kind: RejectionKind) -> RestError {
         let why = String::new();
-        Fault::Rejected(Rejection { route: "edit_original", status: None, code: None, meaning, why })
+        RestError::Rejected(Rejection { route: "edit_original", status: None, code: None, kind, why })
     }
 
-    fn uncertain() -> Fault {
-        Fault::Uncertain { why: "reset".to_owned() }
+    fn uncertain() -> RestError {
+        RestError::Uncertain { why: "reset".to_owned() }
     }
 
-    fn limited(seconds: u64) -> Fault {
-        Fault::Limited { retry_after: Duration::from_secs(seconds) }
+    fn limited(seconds: u64) -> RestError {
+        RestError::Limited { retry_after: Duration::from_secs(seconds) }
     }
 
     /// Runs a reply with these faults; returns the result, the number of attempts and the seconds elapsed.
     async fn tried(
         places: usize,
         effect: ResendEffect,
-        faults: Vec<Fault>,
-    ) -> (Result<(), Fault>, usize, u64) {
+        faults: Vec<RestError>,
+    ) -> (Result<(), RestError>, usize, u64) {
         let (begun, left) = (Instant::now(), RefCell::new(faults.into_iter()));
         let count = Cell::new(0);
         let give = || async {
@@ -205,13 +211,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_given_again_where_that_shows_it_once() {
         use ResendEffect::{Duplicates, Replaces};
-        let late = || rejected(Meaning::TooLate);
+        let late = || rejected(RejectionKind::TooLate);
         for (effect, faults, want) in [
             (Replaces, vec![], (Ok(()), 1, 0)),
             (Replaces, vec![uncertain(), uncertain()], (Ok(()), 3, 3)),
             (Duplicates, vec![uncertain()], (Err(uncertain()), 1, 0)),
-            (Duplicates, vec![limited(7), rejected(Meaning::Temporary)], (Ok(()), 3, 9)),
-            (Replaces, vec![rejected(Meaning::NotSent), late()], (Err(late()), 2, 1)),
+            (Duplicates, vec![limited(7), rejected(RejectionKind::Temporary)], (Ok(()), 3, 9)),
+            (Replaces, vec![rejected(RejectionKind::NotSent), late()], (Err(late()), 2, 1)),
             (Replaces, vec![late()], (Err(late()), 1, 0)),
             (Replaces, vec![limited(15 * 60)], (Err(limited(15 * 60)), 1, 0)),
         ] {

@@ -8,20 +8,21 @@ use super::owed::CheckKind;
 use super::reads::BackfillOutcome;
 use crate::channel::BindingLookup;
 use crate::channel::BoundConversation;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::RejectionKind;
+use acp_discord::core::errors::ResourceKind;
 use acp_discord::core::event::Message;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::intake::{Taken, take};
+use acp_discord::core::intake::{MessageClass, classify_message};
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{Fault, History, Turn};
+use acp_discord::rest::{History, QueueOptions, RestError};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Request budget of a backfill that queued messages wait for: priority of a notice.
-pub(super) const BACKFILL_BUDGET: Turn = Turn::new(Priority::Notice, Duration::from_secs(20));
+pub(super) const BACKFILL_BUDGET: QueueOptions = QueueOptions::new(Priority::Notice, Duration::from_secs(20));
 /// Request budget of a backfill that nothing waits for: lowest priority.
-pub(super) const IDLE_BUDGET: Turn = Turn::new(Priority::Look, Duration::from_secs(60));
+pub(super) const IDLE_BUDGET: QueueOptions = QueueOptions::new(Priority::Look, Duration::from_secs(60));
 
 /// Idle time after the last message before the history is read.
 const QUIET_PERIOD: Duration = Duration::from_secs(2);
@@ -150,7 +151,7 @@ impl ConversationWorker {
 
     /// Reads the messages after the mark, to find those without an event. Stops if `something` completes
     /// before the first page arrives. A failed read is repeated later.
-    pub(super) async fn verify_history(&mut self, turn: Turn, something: impl Future<Output = ()>) {
+    pub(super) async fn verify_history(&mut self, turn: QueueOptions, something: impl Future<Output = ()>) {
         let place = match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
             BindingLookup::Bound(place) => place,
             BindingLookup::Unbound => return self.unverified.reset(),
@@ -182,13 +183,13 @@ impl ConversationWorker {
 
     /// Handles faults that a retry does not fix: conversation deleted, or access refused. Returns `None` for
     /// other faults.
-    pub(super) async fn handle_permanent_fault(&self, fault: &Fault) -> Option<BackfillOutcome> {
-        match fault.meaning() {
-            Some(Meaning::Gone(What::Channel)) => {
+    pub(super) async fn handle_permanent_fault(&self, fault: &RestError) -> Option<BackfillOutcome> {
+        match fault.rejection_kind() {
+            Some(RejectionKind::Gone(ResourceKind::Channel)) => {
                 self.on_conversation_gone(fault.to_string()).await;
                 Some(BackfillOutcome::Nothing)
             }
-            Some(Meaning::LostAccess | Meaning::Forbidden) => {
+            Some(RejectionKind::LostAccess | RejectionKind::Forbidden) => {
                 // D3: access may be restored. The mark stays, and the next backfill starts from there.
                 if self.inner.cache.set_inaccessible(self.channel, true) {
                     tracing::warn!(
@@ -203,27 +204,36 @@ impl ConversationWorker {
         }
     }
 
-    async fn read_all(&mut self, mark: Snowflake) -> Result<(), Fault> {
+    async fn read_all(&mut self, mark: Snowflake) -> Result<(), RestError> {
         let page = self.page(mark, BACKFILL_BUDGET).await?;
         self.read_from(mark, page, BACKFILL_BUDGET).await.map(drop)
     }
 
     /// Passes in all messages from a page on, page by page, and advances the mark with each page. Skips
     /// messages passed in before. Returns true if a person wrote a message without an event.
-    async fn read_from(&mut self, mark: Snowflake, first: History, turn: Turn) -> Result<bool, Fault> {
+    async fn read_from(
+        &mut self,
+        mark: Snowflake,
+        first: History,
+        turn: QueueOptions,
+    ) -> Result<bool, RestError> {
         let (mut mark, mut page) = (mark, first);
         let mut is_news = false;
         loop {
             page.messages.retain(|message| !self.unverified.has(message.id));
             for message in &page.messages {
-                is_news |= self.inner.cache.identity().is_some_and(|me| take(&me, message) == Taken::Said);
+                is_news |= self
+                    .inner
+                    .cache
+                    .identity()
+                    .is_some_and(|me| classify_message(&me, message) == MessageClass::User);
                 if !self.submit_message(message).await {
                     let why = "it is not known yet who the bot is".to_owned();
-                    return Err(Fault::Uncertain { why });
+                    return Err(RestError::Uncertain { why });
                 }
             }
-            if page.through > mark {
-                mark = page.through;
+            if page.newest_id > mark {
+                mark = page.newest_id;
                 let at = self.inner.at(self.channel, self.inner.cache.parent(self.channel));
                 // If the mark is not committed, the next read repeats these messages without effect.
                 self.inbox.set_backfill_mark(at, mark.to_string()).await;
@@ -242,7 +252,7 @@ impl ConversationWorker {
     }
 
     /// Reads a page after a mark and completes the messages with server and roles.
-    async fn page(&self, mark: Snowflake, turn: Turn) -> Result<History, Fault> {
+    async fn page(&self, mark: Snowflake, turn: QueueOptions) -> Result<History, RestError> {
         let mut page = self.inner.rest.history(self.channel, mark, turn).await?;
         page.messages.iter().for_each(|message| self.inner.cache.record_message(self.channel, message.id));
         let is_new = |message: &&mut Message| !self.unverified.has(message.id);
@@ -258,7 +268,7 @@ impl Inner {
         &self,
         channel: Snowflake,
         messages: impl Iterator<Item = &'a mut Message>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RestError> {
         let mut messages = messages.peekable();
         if messages.peek().is_none() {
             return Ok(());
@@ -283,10 +293,10 @@ impl Inner {
     }
 
     /// Returns the roles of a user; none for a former member.
-    pub(super) async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, Fault> {
+    pub(super) async fn roles(&self, guild: Snowflake, user: Snowflake) -> Result<Vec<Snowflake>, RestError> {
         match self.rest.member(guild, user).await {
             Ok(member) => Ok(member.roles),
-            Err(Fault::Rejected(why)) if !why.again() => Ok(Vec::new()),
+            Err(RestError::Rejected(why)) if !why.is_retryable() => Ok(Vec::new()),
             Err(fault) => Err(fault),
         }
     }

@@ -88,7 +88,7 @@ mod tests {
     use acp_discord::core::event::User;
 
     fn member(id: u64, roles: &[u64]) -> Member {
-        let user = User { id: Snowflake(id), name: "n".to_owned(), shown: None, bot: false };
+        let user = User { id: Snowflake(id), name: "n".to_owned(), display_name: None, bot: false };
         Member { user, roles: roles.iter().map(|role| Snowflake(*role)).collect(), permissions: None }
     }
 

@@ -7,12 +7,12 @@ use crate::channel::ChannelMetric;
 use crate::core::when::format_utc;
 use crate::store::now_ms;
 use acp_discord::core::closes;
-use acp_discord::core::errors::Meaning;
+use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::permissions::invite;
-use acp_discord::rest::Counts;
-use acp_discord::session::CountsNow;
+use acp_discord::core::permissions::invite_url;
+use acp_discord::rest::RestCounts;
+use acp_discord::session::SessionCounts;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Close code of a websocket whose token Discord refuses.
@@ -59,7 +59,7 @@ impl ConnectionHealth {
             Event::Resumed => ConnectionState::Up,
             Event::Disconnected { why } => ConnectionState::Lost(why.clone()),
             Event::Failed(failure) => {
-                let by_token = failure.what == closes::meaning(INVALID_TOKEN).what;
+                let by_token = failure.cause == closes::close_code(INVALID_TOKEN).cause;
                 ConnectionState::Failed { why: failure.to_string(), by_token }
             }
             _ => return,
@@ -105,10 +105,10 @@ impl Inner {
 
     /// Returns the current health.
     pub(super) fn health(&self) -> ChannelHealth {
-        let (facts, requests, events) = (self.connection_health.now(), self.rest.counts(), self.counts.now());
+        let (facts, requests, events) = (self.connection_health.now(), self.rest.counts(), self.counts.snapshot());
         let (ok, mut words) = status_texts(&facts);
-        if !self.base.is_discords() {
-            words.push(format!("at {}, not Discord's own address", self.base.text()));
+        if !self.base.is_official() {
+            words.push(format!("at {}, not Discord's own address", self.base.as_str()));
         }
         words.extend(inaccessible_text(self.cache.inaccessible().len()));
         let has_names = self.settings().personas;
@@ -144,13 +144,13 @@ fn status_texts(facts: &HealthState) -> (bool, Vec<String>) {
 }
 
 /// Returns the reasons why no requests are made.
-fn held_texts(requests: &Counts) -> Vec<String> {
+fn held_texts(requests: &RestCounts) -> Vec<String> {
     let unauthorized = requests.unauthorized.then(|| {
         "Discord refuses the token: reset it (Developer Portal, Bot), put the new one where the configuration says, and \
          reload the gateway (SIGHUP to `serve`; `up` is started again); what waits is sent then"
             .to_owned()
     });
-    let shut = requests.shut_for.map(|left| {
+    let shut = requests.blocked_for.map(|left| {
         format!(
             "no request is made for {} seconds: Discord refused too many; see acp_channel_requests_total",
             left.as_secs().max(1)
@@ -180,15 +180,15 @@ fn nameless_text(count: usize) -> Option<String> {
 }
 
 /// Describes the permissions that Discord found missing since the start.
-fn refused_text(requests: &Counts, application: Option<Snowflake>) -> Option<String> {
-    let of = |meaning: Meaning| {
-        let kinds = requests.requests.iter().filter(move |((_, outcome), _)| *outcome == meaning.as_str());
+fn refused_text(requests: &RestCounts, application: Option<Snowflake>) -> Option<String> {
+    let of = |kind: RejectionKind| {
+        let kinds = requests.requests.iter().filter(move |((_, outcome), _)| *outcome == kind.as_str());
         kinds.map(|((route, _), _)| *route).collect::<Vec<_>>()
     };
-    let kinds = [of(Meaning::Forbidden), of(Meaning::LostAccess)].concat();
+    let kinds = [of(RejectionKind::Forbidden), of(RejectionKind::LostAccess)].concat();
     let what = kinds.join(", ");
     let then =
-        application.map_or("see docs/manual/discord.md".to_owned(), |id| format!("open {}", invite(id)));
+        application.map_or("see docs/manual/discord.md".to_owned(), |id| format!("open {}", invite_url(id)));
     (!kinds.is_empty()).then(|| {
         format!(
             "refused somewhere for want of a permission since the start: {what}; {then}, and look at what the channel \
@@ -200,8 +200,8 @@ fn refused_text(requests: &Counts, application: Option<Snowflake>) -> Option<Str
 /// Returns the metrics of the account.
 fn figures(
     (up, authorized): (bool, bool),
-    requests: &Counts,
-    events: &CountsNow,
+    requests: &RestCounts,
+    events: &SessionCounts,
 ) -> Vec<(ChannelMetric, u64)> {
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let mut all = vec![
@@ -212,11 +212,11 @@ fn figures(
         (ChannelMetric::Sessions("resumed"), events.resumes),
         (ChannelMetric::Gaps, events.gaps),
         (ChannelMetric::EventsDropped, events.dropped),
-        (ChannelMetric::EventsStrange, events.strange.values().sum::<u64>() + requests.left_out),
+        (ChannelMetric::EventsStrange, events.unrecognized.values().sum::<u64>() + requests.unreadable),
         (ChannelMetric::RequestsWaiting, count(requests.waiting)),
-        (ChannelMetric::RequestsUnderWay, count(requests.under_way)),
+        (ChannelMetric::RequestsUnderWay, count(requests.in_flight)),
     ];
-    let Counts { requests, retries, limited, waits, .. } = requests;
+    let RestCounts { requests, retries, limited, waits, .. } = requests;
     all.extend(requests.iter().map(|((route, outcome), n)| (ChannelMetric::Requests(route, outcome), *n)));
     all.extend(retries.iter().map(|(route, n)| (ChannelMetric::Retries(route), *n)));
     all.extend(limited.iter().map(|(scope, n)| (ChannelMetric::RateLimits(scope.as_str()), *n)));
@@ -232,19 +232,25 @@ fn figures(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_discord::core::event::{Ready, User};
+    use acp_discord::core::event::{ReadyEvent, User};
     use std::time::Duration;
 
     fn ready() -> Event {
-        let me = User { id: Snowflake(1), name: "helper".to_owned(), shown: None, bot: true };
+        let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
         let guilds = vec![Snowflake(5), Snowflake(6)];
-        Event::Ready(Ready { me, application: Snowflake(2), session: "s".to_owned(), shard: (0, 1), guilds })
+        Event::Ready(ReadyEvent {
+            me,
+            application: Snowflake(2),
+            session: "s".to_owned(),
+            shard: (0, 1),
+            guilds,
+        })
     }
 
     #[test]
     fn the_last_word_of_the_connection_is_what_is_said() {
         let lost = || Event::Disconnected { why: "the network is down".to_owned() };
-        let fatal = || Event::Failed(closes::failure(4014).unwrap());
+        let fatal = || Event::Failed(closes::fatal_error(4014).unwrap());
         let last = "last session as helper in 2 servers since 2026-06-24T00:00:00Z";
         for (events, ok, wants) in [
             (vec![], false, vec!["not connected yet"]),
@@ -265,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_holds_requests_back_is_said_with_what_to_do() {
-        let mut counts = Counts::default();
+        let mut counts = RestCounts::default();
         assert_eq!((held_texts(&counts), refused_text(&counts, None)), (vec![], None));
         counts.requests.insert(("create_message", "done"), 4);
         counts.requests.insert(("add_reaction", "forbidden"), 2);
@@ -274,7 +280,7 @@ mod tests {
         assert!(words.contains(": add_reaction, messages; open https://"), "{words}");
         assert!(words.contains("client_id=5&"), "{words}");
         counts.unauthorized = true;
-        counts.shut_for = Some(Duration::from_millis(200));
+        counts.blocked_for = Some(Duration::from_millis(200));
         let words = held_texts(&counts).join("; ");
         assert!(words.contains("reset it") && words.contains("for 1 seconds"), "{words}");
         assert_eq!((inaccessible_text(0), nameless_text(0)), (None, None));
@@ -286,17 +292,23 @@ mod tests {
 
     #[test]
     fn every_count_has_its_figure() {
-        let mut counts = Counts { waiting: 3, under_way: 2, left_out: 4, ..Counts::default() };
+        let mut counts = RestCounts { waiting: 3, in_flight: 2, unreadable: 4, ..RestCounts::default() };
         counts.requests.insert(("create_message", "done"), 4);
         counts.retries.insert("create_message", 1);
-        counts.limited.insert(acp_discord::core::headers::Scope::Shared, 6);
+        counts.limited.insert(acp_discord::core::headers::RateLimitScope::Shared, 6);
         let waits =
-            acp_discord::rest::Waits { count: 2, total: Duration::from_millis(70), ..Default::default() };
+            acp_discord::rest::WaitTimes { count: 2, total: Duration::from_millis(70), ..Default::default() };
         counts.waits.insert(acp_discord::core::schedule::Priority::Final, waits);
-        let mut events =
-            CountsNow { identifies: 9, readies: 8, resumes: 7, gaps: 5, dropped: 11, ..CountsNow::default() };
-        events.strange.insert("A".to_owned(), 6);
-        events.strange.insert("B".to_owned(), 6);
+        let mut events = SessionCounts {
+            identifies: 9,
+            readies: 8,
+            resumes: 7,
+            gaps: 5,
+            dropped: 11,
+            ..SessionCounts::default()
+        };
+        events.unrecognized.insert("A".to_owned(), 6);
+        events.unrecognized.insert("B".to_owned(), 6);
         let want = [
             (ChannelMetric::Connected, 1),
             (ChannelMetric::Authorized, 1),

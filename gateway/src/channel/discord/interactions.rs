@@ -21,11 +21,11 @@ use crate::channel::ReplyRoute;
 use crate::channel::ReserveOutcome;
 use crate::core::command;
 use acp_discord::core::commands::line;
-use acp_discord::core::custom_id::{Carried, decode};
-use acp_discord::core::errors::Meaning;
-use acp_discord::core::event::{Click, Command, Interaction, Member};
-use acp_discord::core::message::{Body, Callback, EPHEMERAL};
-use acp_discord::rest::{Fault, Posted};
+use acp_discord::core::custom_id::{DecodedCustomId, decode};
+use acp_discord::core::errors::RejectionKind;
+use acp_discord::core::event::{Click, Interaction, Member, SlashCommand};
+use acp_discord::core::message::{Callback, EPHEMERAL, MessageBody};
+use acp_discord::rest::{RestError, SentMessage};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -39,13 +39,13 @@ const ANSWER_CHARS_MAX: usize = 1_900;
 
 /// Returns the display name of a member.
 pub(super) fn display_name(who: &Member) -> String {
-    who.user.shown.clone().unwrap_or_else(|| who.user.name.clone())
+    who.user.display_name.clone().unwrap_or_else(|| who.user.name.clone())
 }
 
 impl Inner {
     /// Handles a slash command.
-    pub(super) async fn command(&self, inbox: &dyn InboundPort, command: Command) {
-        let at = &command.at;
+    pub(super) async fn command(&self, inbox: &dyn InboundPort, command: SlashCommand) {
+        let at = &command.interaction;
         let text = match line(&specs(), &command) {
             Ok(text) => text,
             Err(why) => return self.respond_denied(at, &why.to_string()).await,
@@ -54,14 +54,14 @@ impl Inner {
             return self.respond_denied(at, &why).await;
         }
         let is_private = command::parse(&text).is_none_or(|command| command.is_private());
-        let later = Callback::Later { flags: if is_private { EPHEMERAL } else { 0 } };
+        let later = Callback::Deferred { flags: if is_private { EPHEMERAL } else { 0 } };
         let Some(due) = self.accept(inbox, at, text, &later).await else { return };
         let said = &due.said;
         let text = if said.text.is_empty() { "Done.".to_owned() } else { cut(&said.text) };
         let answer = body(&text, &said.actions);
         let has_buttons = !said.actions.is_empty();
         let give = || self.rest.edit_original(at.application, &at.token, &answer);
-        let shown = |posted: &Posted| {
+        let shown = |posted: &SentMessage| {
             let (message_id, text) = (posted.id.to_string(), answer.content.clone());
             has_buttons.then_some(PostedReply { message_id, text })
         };
@@ -70,35 +70,35 @@ impl Inner {
 
     /// Handles a click: runs the command encoded in the button.
     pub(super) async fn click(&self, inbox: &dyn InboundPort, click: Click) {
-        let at = &click.at;
+        let at = &click.interaction;
         let text = match decode(&click.custom_id) {
-            Carried::Text(text) => text.to_owned(),
-            Carried::OtherVersion(_) => {
+            DecodedCustomId::Text(text) => text.to_owned(),
+            DecodedCustomId::OtherVersion(_) => {
                 let why =
                     "This button is of another version of the gateway. Type the command instead: /acp help.";
                 return self.respond_denied(at, why).await;
             }
-            Carried::Foreign => return self.respond_denied(at, "This button means nothing here.").await,
+            DecodedCustomId::Foreign => return self.respond_denied(at, "This button means nothing here.").await,
         };
         if let Some(why) = self.denial_reason(at) {
             return self.respond_denied(at, &why).await;
         }
-        let Some(due) = self.accept(inbox, at, text, &Callback::UpdateLater).await else { return };
+        let Some(due) = self.accept(inbox, at, text, &Callback::DeferredUpdate).await else { return };
         let said = &due.said;
         if said.text.is_empty() || said.shown {
             return self.record_reply(inbox, due, None).await;
         }
-        let answer = Body { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
+        let answer = MessageBody { flags: EPHEMERAL, ..body(&cut(&said.text), &said.actions) };
         let give = || self.rest.followup(at.application, &at.token, &answer);
         self.respond(inbox, at, due, ResendEffect::Duplicates, give, |_| None).await;
     }
 
     /// Sends suggestions to a person who is typing a command.
-    pub(super) async fn autocomplete(&self, inbox: &dyn InboundPort, command: Command) {
-        let at = &command.at;
+    pub(super) async fn autocomplete(&self, inbox: &dyn InboundPort, command: SlashCommand) {
+        let at = &command.interaction;
         let mut choices = Vec::new();
         if let (None, Some((what, prefix))) = (self.denial_reason(at), focused_suggestion(&command)) {
-            let who = at.who.user.id.to_string();
+            let who = at.member.user.id.to_string();
             choices = render::choices(inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await);
         }
         if let Err(fault) = self.rest.callback(at.id, &at.token, &Callback::Choices(choices)).await {
@@ -113,17 +113,17 @@ impl Inner {
         if !access.is_guild_allowed(at.guild) {
             return Some("This server is not served by this gateway.".to_owned());
         }
-        (!access.is_allowed(&at.who)).then(|| {
+        (!access.is_allowed(&at.member)).then(|| {
             format!(
                 "You may not use this gateway's agents. Whoever runs it can add your id {} to \
                  channels.discord.accounts.{}.allowed_users, or give you a role of allowed_roles there.",
-                at.who.user.id, self.account
+                at.member.user.id, self.account
             )
         })
     }
 
     async fn respond_denied(&self, at: &Interaction, why: &str) {
-        let answer = Callback::Message(Body { flags: EPHEMERAL, ..Body::text(cut(why)) });
+        let answer = Callback::Message(MessageBody { flags: EPHEMERAL, ..MessageBody::text(cut(why)) });
         if let Err(fault) = self.rest.callback(at.id, &at.token, &answer).await {
             tracing::warn!(%fault, interaction = %at.id, "somebody was not told why nothing is done");
         }
@@ -185,7 +185,7 @@ impl Inner {
                 // The gateway replies in the conversation: the user may be out of reach.
                 drop(reservation);
                 drop(self.offer(inbox, at, message).await);
-                if let Callback::Later { .. } = taken {
+                if let Callback::Deferred { .. } = taken {
                     self.delete_placeholder(at).await;
                 }
                 None
@@ -215,10 +215,10 @@ impl Inner {
         }
         let parent = if is_known { at.parent } else { self.parent_of(at.channel).await };
         Inbound {
-            author_id: at.who.user.id.to_string(),
-            approves: self.settings().access.approval_scope(&at.who),
+            author_id: at.member.user.id.to_string(),
+            approves: self.settings().access.approval_scope(&at.member),
             answer: ReplyRoute::ByCaller,
-            ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), display_name(&at.who), text)
+            ..Inbound::new(self.at(at.channel, parent), at.id.to_string(), display_name(&at.member), text)
         }
     }
 
@@ -257,14 +257,14 @@ enum AcknowledgementReceipt {
 }
 
 /// Interprets the fault of an acknowledgement.
-const fn acknowledgement_receipt(fault: &Fault, is_new: bool) -> AcknowledgementReceipt {
+const fn acknowledgement_receipt(fault: &RestError, is_new: bool) -> AcknowledgementReceipt {
     match fault {
         // An earlier process of this gateway acknowledged; for a new interaction some other program did.
-        Fault::Rejected(why) if matches!(why.meaning, Meaning::AlreadyAnswered) && !is_new => {
+        RestError::Rejected(why) if matches!(why.kind, RejectionKind::AlreadyAnswered) && !is_new => {
             AcknowledgementReceipt::Yes
         }
-        Fault::Rejected(_) | Fault::Limited { .. } | Fault::Superseded => AcknowledgementReceipt::No,
-        Fault::Uncertain { .. } => AcknowledgementReceipt::Unknown,
+        RestError::Rejected(_) | RestError::Limited { .. } | RestError::Superseded => AcknowledgementReceipt::No,
+        RestError::Uncertain { .. } => AcknowledgementReceipt::Unknown,
     }
 }
 
@@ -281,26 +281,26 @@ mod tests {
 
     #[test]
     fn what_nobody_was_told_of_is_told_from_what_somebody_may_have_been() {
-        let rejected = |meaning| {
+        let rejected = |kind| {
             let why = String::new();
-            Fault::Rejected(Rejection {
+            RestError::Rejected(Rejection {
                 route: "interaction_callback",
                 status: None,
                 code: None,
-                meaning,
+                kind,
                 why,
             })
         };
-        let limited = Fault::Limited { retry_after: Duration::from_secs(1) };
+        let limited = RestError::Limited { retry_after: Duration::from_secs(1) };
         for (fault, is_new, want) in [
-            (rejected(Meaning::TooLate), true, AcknowledgementReceipt::No),
-            (rejected(Meaning::TooLate), false, AcknowledgementReceipt::No),
-            (rejected(Meaning::NotSent), true, AcknowledgementReceipt::No),
-            (rejected(Meaning::AlreadyAnswered), true, AcknowledgementReceipt::No),
-            (rejected(Meaning::AlreadyAnswered), false, AcknowledgementReceipt::Yes),
+            (rejected(RejectionKind::TooLate), true, AcknowledgementReceipt::No),
+            (rejected(RejectionKind::TooLate), false, AcknowledgementReceipt::No),
+            (rejected(RejectionKind::NotSent), true, AcknowledgementReceipt::No),
+            (rejected(RejectionKind::AlreadyAnswered), true, AcknowledgementReceipt::No),
+            (rejected(RejectionKind::AlreadyAnswered), false, AcknowledgementReceipt::Yes),
             (limited, true, AcknowledgementReceipt::No),
-            (Fault::Uncertain { why: "reset".to_owned() }, true, AcknowledgementReceipt::Unknown),
-            (Fault::Uncertain { why: "reset".to_owned() }, false, AcknowledgementReceipt::Unknown),
+            (RestError::Uncertain { why: "reset".to_owned() }, true, AcknowledgementReceipt::Unknown),
+            (RestError::Uncertain { why: "reset".to_owned() }, false, AcknowledgementReceipt::Unknown),
         ] {
             assert_eq!(acknowledgement_receipt(&fault, is_new), want, "{fault:?} {is_new}");
         }

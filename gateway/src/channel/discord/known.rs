@@ -4,7 +4,7 @@
 use super::reads::BackfillOutcome;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::intake::Identity;
+use acp_discord::core::intake::BotIdentity;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -123,10 +123,10 @@ impl StateCache {
     }
 
     /// Returns the identity of the bot, once known.
-    pub(super) fn identity(&self) -> Option<Identity> {
+    pub(super) fn identity(&self) -> Option<BotIdentity> {
         let state = self.state();
         let (me, application) = (state.me?, state.application?);
-        Some(Identity { me, application, webhooks: state.webhooks.clone(), hear_bots: false })
+        Some(BotIdentity { me, application, webhooks: state.webhooks.clone(), accepts_bots: false })
     }
 
     /// Records a webhook as ours: messages through the webhook come back as echoes.
@@ -379,7 +379,7 @@ impl StateCache {
 
     /// Returns the time of the last activity in a conversation, in milliseconds since the Unix epoch.
     pub(super) fn last_message_ms(&self, channel: Snowflake) -> Option<u64> {
-        self.state().last_messages.get(&channel).map(|id| id.made_at_ms())
+        self.state().last_messages.get(&channel).map(|id| id.created_at_ms())
     }
 }
 
@@ -393,7 +393,7 @@ pub(super) const fn is_archived_by_person(last_ms: u64, archived_ms: u64, auto_a
 #[cfg(test)]
 mod tests {
     use super::*;
-    use acp_discord::core::event::{Gap, Ready, User};
+    use acp_discord::core::event::{GapCause, ReadyEvent, User};
 
     #[test]
     fn d12_a_thread_that_was_silent_long_enough_was_put_away_by_nobody() {
@@ -413,12 +413,18 @@ mod tests {
     #[test]
     fn a_look_counts_as_long_as_events_come_in() {
         let ready = || {
-            let me = User { id: Snowflake(1), name: "helper".to_owned(), shown: None, bot: true };
+            let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
             let session = "s".to_owned();
-            Event::Ready(Ready { me, application: Snowflake(2), session, shard: (0, 1), guilds: Vec::new() })
+            Event::Ready(ReadyEvent {
+                me,
+                application: Snowflake(2),
+                session,
+                shard: (0, 1),
+                guilds: Vec::new(),
+            })
         };
         let lost = || Event::Disconnected { why: "the connection broke".to_owned() };
-        let hole = || Event::Gap { why: Gap::Skipped, lost: 1 };
+        let hole = || Event::Gap { why: GapCause::Skipped, lost: 1 };
         let at = Snowflake(7);
         for (before, during, want) in [
             (vec![], vec![], false),

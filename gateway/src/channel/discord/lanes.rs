@@ -18,10 +18,10 @@ use crate::channel::{
     Attachment, AttachmentContent, BindingLookup, ConversationRef, Inbound, InboundPort, IntakeOutcome,
 };
 use crate::core::command;
-use acp_discord::core::event::{Attachment as File, Edit, Message};
+use acp_discord::core::event::{Attachment as File, Message, MessageEdit};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::intake::{Taken, take};
-use acp_discord::rest::Fault;
+use acp_discord::core::intake::{MessageClass, classify_message};
+use acp_discord::rest::RestError;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(super) enum ConversationJob {
     /// the configuration binds the parent channel. Holds a permit of the limit for such jobs.
     Unclassified(Box<ConversationJob>, OwnedSemaphorePermit),
     /// Edited message.
-    Edited(Edit),
+    Edited(MessageEdit),
     /// Deleted message.
     Deleted(Snowflake),
     /// Archive state of the thread.
@@ -248,7 +248,7 @@ impl ConversationWorker {
             ConversationJob::Unclassified(..) => {}
             ConversationJob::Message(message) => {
                 // A new message unarchives the thread.
-                self.inner.rest.put_away(self.channel, false);
+                self.inner.rest.set_archived(self.channel, false);
                 if self.submit_message(&message).await {
                     self.unverified.record(message.id, Instant::now());
                 }
@@ -293,15 +293,15 @@ impl ConversationWorker {
             return true;
         }
         let Some(identity) = self.inner.cache.identity() else { return false };
-        match take(&identity, message) {
-            Taken::Said => {}
-            Taken::Echo { nonce, message } => {
+        match classify_message(&identity, message) {
+            MessageClass::User => {}
+            MessageClass::Own { nonce, message } => {
                 if let Some(nonce) = nonce {
-                    self.inner.rest.echo(&nonce, message);
+                    self.inner.rest.record_sent_nonce(&nonce, message);
                 }
                 return true;
             }
-            Taken::System | Taken::Bot => return true,
+            MessageClass::System | MessageClass::Bot => return true,
         }
         let settings = self.inner.settings();
         let access = &settings.access;
@@ -382,11 +382,11 @@ impl ConversationWorker {
 impl Inner {
     fn may_fetch(&self, url: &reqwest::Url) -> bool {
         let host = url.host_str().unwrap_or_default();
-        if self.base.is_discords() {
+        if self.base.is_official() {
             let own = ["cdn.discordapp.com", "media.discordapp.net"];
             return url.scheme() == "https" && own.contains(&host);
         }
-        let base = reqwest::Url::parse(self.base.text()).ok();
+        let base = reqwest::Url::parse(self.base.as_str()).ok();
         base.is_some_and(|base| base.host_str() == Some(host) && base.scheme() == url.scheme())
     }
 
@@ -435,14 +435,14 @@ impl Inner {
     }
 
     /// Returns the server of a conversation; one request if unknown.
-    pub(super) async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, Fault> {
+    pub(super) async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, RestError> {
         match self.cache.location(channel).and_then(|spot| spot.guild) {
             Some(guild) => Ok(Some(guild)),
             None => Ok(self.fetch_location(channel).await?.guild),
         }
     }
 
-    pub(super) async fn fetch_location(&self, channel: Snowflake) -> Result<ConversationLocation, Fault> {
+    pub(super) async fn fetch_location(&self, channel: Snowflake) -> Result<ConversationLocation, RestError> {
         let found = self.rest.channel(channel).await?;
         let parent = found.parent_id.filter(|_| found.is_thread());
         self.cache.set_location(channel, parent, found.guild_id);

@@ -2,7 +2,7 @@
 //! allow-list changes.
 
 use super::*;
-use acp_discord::core::event::Edit;
+use acp_discord::core::event::MessageEdit;
 use tokio::time::{advance, pause, resume};
 
 const EVE: Snowflake = Snowflake(6);
@@ -12,7 +12,7 @@ const CREW: u64 = 70;
 const SETTLES: Duration = Duration::from_secs(10);
 
 fn edited(who: Option<Snowflake>, channel: u64, id: u64, text: &str) -> Event {
-    Event::MessageEdited(Edit {
+    Event::MessageEdited(MessageEdit {
         id: Snowflake(id),
         channel: Snowflake(channel),
         author: who.map(user),
@@ -28,7 +28,7 @@ fn waits(id: u64, text: &str) -> QueuedMessage {
 }
 
 fn gap() -> Event {
-    Event::Gap { why: Gap::Overflow, lost: 1 }
+    Event::Gap { why: GapCause::Overflow, lost: 1 }
 }
 
 /// Replaces the allow-list.
@@ -72,7 +72,8 @@ async fn in_the_end(what: &str, is: impl Fn() -> bool) {
 /// Starts with these messages in a bound channel, after the first backfill.
 async fn bound(
     said: std::ops::Range<u64>,
-) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>, Arc<Inner>, Arc<Ways>, watch::Sender<Option<Json>>) {
+) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>, Arc<Ways>, watch::Sender<Option<Json>>)
+{
     let (tells, says) = watch::channel(Some(channel()));
     let town = Town { said, ..Town::quiet(says) };
     let ways = Arc::clone(&town.ways);

@@ -38,7 +38,7 @@ impl RecentEvents {
 /// epoch.
 pub(super) fn is_too_new(id: Snowflake, now_ms: u64) -> bool {
     let older_ms = u64::try_from(STALENESS_MAX.as_millis()).unwrap_or(u64::MAX);
-    now_ms < id.made_at_ms().saturating_add(older_ms)
+    now_ms < id.created_at_ms().saturating_add(older_ms)
 }
 
 #[cfg(test)]

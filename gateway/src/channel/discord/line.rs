@@ -2,7 +2,7 @@
 
 use super::Inner;
 use acp_discord::core::event::Event;
-use acp_discord::session::{self, Events};
+use acp_discord::session::{self, EventReceiver};
 use acp_shared::redact::Secret;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connection; closed on drop.
 pub(super) struct EventConnection {
-    events: Events,
+    events: EventReceiver,
     /// True if more events may arrive.
     is_open: bool,
     token: Secret,
@@ -34,13 +34,13 @@ impl EventConnection {
             );
         }
         let stop = CancellationToken::new();
-        let (sink, events) = session::pipe(EVENTS_MAX);
-        let settings = session::Settings {
+        let (sink, events) = session::event_channel(EVENTS_MAX);
+        let settings = session::SessionSettings {
             token: now.token.clone(),
             base: inner.base.clone(),
             direct_messages: false,
             shards: None,
-            answer_within: session::ANSWER_WITHIN,
+            ready_timeout: session::READY_TIMEOUT,
             counts: Arc::clone(&inner.counts),
         };
         tokio::spawn(session::run(settings, stop.clone(), sink));
@@ -77,7 +77,7 @@ impl EventConnection {
 #[cfg(test)]
 impl EventConnection {
     /// Creates a connection with this token and these events.
-    pub(super) fn of(token: Secret, events: Events) -> Self {
+    pub(super) fn of(token: Secret, events: EventReceiver) -> Self {
         Self { events, is_open: true, token, end: None }
     }
 }

@@ -14,9 +14,9 @@ use super::registration;
 use super::rounds::{BindingSnapshot, RemovedScope};
 use crate::channel::InboundPort;
 use crate::store::now_ms;
-use acp_discord::core::event::{Click, Command, Event, Message, Ready};
+use acp_discord::core::event::{Click, Event, Message, ReadyEvent, SlashCommand};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::intake::{Taken, take};
+use acp_discord::core::intake::{MessageClass, classify_message};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +39,9 @@ pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn InboundPort>) {
 
 /// Interaction of a person who waits for a response.
 enum InteractionRequest {
-    Command(Box<Command>),
+    Command(Box<SlashCommand>),
     Click(Box<Click>),
-    Suggestions(Box<Command>),
+    Suggestions(Box<SlashCommand>),
 }
 
 /// State of the event loop.
@@ -240,7 +240,7 @@ impl EventLoop {
         }
     }
 
-    fn on_ready(&mut self, ready: Ready) {
+    fn on_ready(&mut self, ready: ReadyEvent) {
         tracing::info!(
             account = self.inner.account,
             bot = ready.me.name,
@@ -259,14 +259,14 @@ impl EventLoop {
         let channel = message.channel;
         self.inner.cache.record_message(channel, message.id);
         let Some(identity) = self.inner.cache.identity() else { return };
-        match take(&identity, &message) {
-            Taken::Echo { nonce, message } => {
+        match classify_message(&identity, &message) {
+            MessageClass::Own { nonce, message } => {
                 if let Some(nonce) = nonce {
-                    self.inner.rest.echo(&nonce, message);
+                    self.inner.rest.record_sent_nonce(&nonce, message);
                 }
             }
-            Taken::System | Taken::Bot => {}
-            Taken::Said => self.on_user_message(message),
+            MessageClass::System | MessageClass::Bot => {}
+            MessageClass::User => self.on_user_message(message),
         }
     }
 

@@ -11,10 +11,10 @@ use crate::channel::{
     Inbound, IntakeOutcome, MessageChangeOutcome, BoundConversation, PostedReply, QueuedMessage, ReserveOutcome,
     Suggestion, SuggestionKind,
 };
-use acp_discord::core::base::Base;
+use acp_discord::core::base::BaseUrl;
 use acp_discord::core::closes;
-use acp_discord::core::event::{Gap, Given, Interaction, Member, Thread, User, Value};
-use acp_discord::session::{self, Sink};
+use acp_discord::core::event::{GapCause, GivenOption, Interaction, Member, Thread, User, Value};
+use acp_discord::session::{self, EventSender};
 use acp_shared::redact::Secret;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -290,7 +290,7 @@ fn shown_thread(archived: bool) -> Thread {
 fn settings(token: &str, base: &str) -> AccountSettings {
     AccountSettings {
         token: Secret::new(token.to_owned()),
-        base: Base::parse(base).unwrap(),
+        base: BaseUrl::parse(base).unwrap(),
         access: AccessRules {
             allowed: Principals { users: [ANN].into(), roles: BTreeSet::new() },
             ..AccessRules::default()
@@ -301,7 +301,7 @@ fn settings(token: &str, base: &str) -> AccountSettings {
 }
 
 /// Starts an event loop with a session and a sink for events of the test.
-async fn ground(is_away: bool) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>) {
+async fn ground(is_away: bool) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>) {
     let (_, says) = watch::channel(Some(channel()));
     let (plane, sink, ear, _) = ground_of(is_away, Town::quiet(says), &[]).await;
     (plane, sink, ear)
@@ -312,12 +312,12 @@ async fn ground_of(
     is_away: bool,
     town: Town,
     configured: &[u64],
-) -> (Arc<Plane>, Sink, tokio::task::JoinHandle<()>, Arc<Inner>) {
+) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>) {
     let configured = configured.iter().copied().map(Snowflake).collect();
     let settings = AccountSettings { static_bindings: configured, ..settings("token", &serve(town).await) };
     let discord = Discord::new("main".to_owned(), settings).unwrap();
     let inner = Arc::clone(&discord.inner);
-    let (sink, events) = session::pipe(4_096);
+    let (sink, events) = session::event_channel(4_096);
     let line = EventConnection::of(discord.inner.settings().token.clone(), events);
     let plane = Arc::new(Plane::default());
     plane.away(is_away);
@@ -328,12 +328,12 @@ async fn ground_of(
 }
 
 fn user(id: Snowflake) -> User {
-    User { id, name: "ann".to_owned(), shown: None, bot: false }
+    User { id, name: "ann".to_owned(), display_name: None, bot: false }
 }
 
 fn ready() -> Event {
     let session = "s".to_owned();
-    Event::Ready(Ready { me: user(BOT), application: BOT, session, shard: (0, 1), guilds: vec![] })
+    Event::Ready(ReadyEvent { me: user(BOT), application: BOT, session, shard: (0, 1), guilds: vec![] })
 }
 
 fn said(id: u64, channel: u64, text: &str) -> Event {
@@ -362,9 +362,10 @@ fn said_by(who: Snowflake, id: u64, channel: u64, text: &str) -> Event {
 
 /// Autocompletion request for the sessions of `/acp status`.
 fn typing() -> Event {
-    let session = Given { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
-    let status = Given { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
-    let at = Interaction {
+    let session =
+        GivenOption { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
+    let status = GivenOption { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
+    let interaction = Interaction {
         id: Snowflake(50),
         application: BOT,
         token: Secret::new("once".to_owned()),
@@ -372,12 +373,12 @@ fn typing() -> Event {
         channel: Snowflake(99),
         parent: None,
         is_thread: None,
-        who: Member { user: user(ANN), roles: vec![], permissions: None },
+        member: Member { user: user(ANN), roles: vec![], permissions: None },
         app_permissions: None,
         locale: None,
         attachment_limit: None,
     };
-    Event::Autocomplete(Box::new(Command { at, name: "acp".to_owned(), options: vec![status] }))
+    Event::Autocomplete(Box::new(SlashCommand { interaction, name: "acp".to_owned(), options: vec![status] }))
 }
 
 async fn until(what: &str, is: impl Fn() -> bool) {
@@ -432,7 +433,7 @@ async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
     sink.put(said(1_001, 7, "one"));
     sink.put(said(1_002, 7, "two"));
     sink.put(said(1_003, 8, "chatter"));
-    sink.put(Event::Gap { why: Gap::Overflow, lost: 1 });
+    sink.put(Event::Gap { why: GapCause::Overflow, lost: 1 });
     sink.put(Event::ChannelDeleted(Snowflake(7)));
     // Events are handled in order: this one after all others above.
     sink.put(typing());
@@ -455,14 +456,14 @@ async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins(
         let inner = Arc::clone(&discord.inner);
         inner.cache.set_identity(Snowflake(1), BOT);
         inner.cache.set_location(Snowflake(3), None, Some(Snowflake(9)));
-        let (sink, events) = session::pipe(8);
+        let (sink, events) = session::event_channel(8);
         let line = EventConnection::of(Secret::new("old".to_owned()), events);
         let texts = ["/acp status", "/acp help", "/agents"];
         for (id, text) in (10..).zip(texts) {
             sink.put(said(id, 3, text));
         }
         if has_failed {
-            sink.put(Event::Failed(closes::failure(4004).unwrap()));
+            sink.put(Event::Failed(closes::fatal_error(4004).unwrap()));
         }
         drop(sink);
         discord.apply_settings(settings("new", nobody)).unwrap();
@@ -572,7 +573,7 @@ async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
         plane.bind("7");
         // Twice: the second check proves that the first one is complete.
         for times in 1..=2 {
-            sink.put(Event::Gap { why: Gap::Overflow, lost: 1 });
+            sink.put(Event::Gap { why: GapCause::Overflow, lost: 1 });
             until("it is looked at", || alone.load(Ordering::Relaxed) >= asked * times).await;
         }
         let of = |what: &str| -> BTreeSet<String> {

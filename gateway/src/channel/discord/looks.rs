@@ -11,7 +11,7 @@ use crate::channel::ConversationEvent;
 use crate::store::now_ms;
 use acp_discord::core::event;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::Fault;
+use acp_discord::rest::RestError;
 use acp_discord::rest::model;
 use tokio::time::Instant;
 
@@ -41,7 +41,7 @@ impl From<&event::Thread> for ArchiveState {
 
 impl ArchiveState {
     /// Returns the archive state; `None` if the channel is not a thread.
-    fn of(channel: &model::Channel) -> Option<Self> {
+    fn of(channel: &model::ChannelObject) -> Option<Self> {
         let state = channel.thread_metadata.as_ref()?;
         Some(Self {
             is_archived: state.archived,
@@ -70,8 +70,8 @@ impl Inner {
     /// that a person archived would unarchive the thread.
     ///
     /// # Errors
-    /// [`Fault`] if the check failed: no message may be sent until a check succeeds.
-    pub(super) async fn check_archived_before_send(&self, at: Snowflake) -> Result<(), Fault> {
+    /// [`RestError`] if the check failed: no message may be sent until a check succeeds.
+    pub(super) async fn check_archived_before_send(&self, at: Snowflake) -> Result<(), RestError> {
         if self.cache.has_archive_state(at) {
             return Ok(());
         }
@@ -82,20 +82,20 @@ impl Inner {
             // A new message has unarchived the thread.
             && self.cache.last_message_ms(at) == last_ms
         {
-            self.rest.put_away(at, true);
+            self.rest.set_archived(at, true);
         }
         self.cache.record_archive_check(at, era);
         Ok(())
     }
 
-    async fn fetch_archive_state(&self, at: Snowflake) -> Result<Option<ArchiveState>, Fault> {
+    async fn fetch_archive_state(&self, at: Snowflake) -> Result<Option<ArchiveState>, RestError> {
         let channel = self.rest.channel(at).await?;
         self.cache.set_location(at, channel.parent_id.filter(|_| channel.is_thread()), channel.guild_id);
         Ok(ArchiveState::of(&channel))
     }
 
     fn is_archived_by_person(&self, at: Snowflake, archive: &ArchiveState) -> bool {
-        let last = archive.last.map(Snowflake::made_at_ms).max(self.cache.last_message_ms(at));
+        let last = archive.last.map(Snowflake::created_at_ms).max(self.cache.last_message_ms(at));
         // Unknown: Discord archives far more often than people do, and the next answer unarchives the thread.
         last.is_some_and(|last_ms| archive.is_archived_by_person(last_ms, now_ms()))
     }
@@ -107,11 +107,11 @@ impl ConversationWorker {
     /// of its own (`check_archived_before_send`).
     ///
     /// # Errors
-    /// [`Fault`] if the check failed.
+    /// [`RestError`] if the check failed.
     pub(super) async fn check_archive_state(
         &self,
         something: impl Future<Output = ()>,
-    ) -> Result<CheckOutcome, Fault> {
+    ) -> Result<CheckOutcome, RestError> {
         let era = self.inner.cache.stream_epoch();
         let looked = tokio::select! {
             biased;
@@ -150,7 +150,7 @@ impl ConversationWorker {
             // Inactivity counts from the unarchiving on.
             self.inner.cache.record_message(at, Snowflake::from_ms(taken_out_ms));
         }
-        self.inner.rest.put_away(at, by_person);
+        self.inner.rest.set_archived(at, by_person);
         let change = if archive.is_archived {
             ConversationEvent::Archived { by_person }
         } else {
@@ -189,7 +189,7 @@ mod tests {
     /// The inactivity at the time of archiving decides, regardless of the time of the check.
     #[test]
     fn d12_who_put_a_thread_away_is_judged_by_when_that_was() {
-        let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::Channel {
+        let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::ChannelObject {
             serde_json::from_value(json!({
                 "id": Snowflake::from_ms(last_ms - HOUR_MS).to_string(), "type": 11,
                 "last_message_id": Snowflake::from_ms(last_ms).to_string(),
@@ -216,7 +216,7 @@ mod tests {
             assert_eq!(seen, want, "{silent_ms} {at:?} {archived} {looked_after_ms}");
             assert_eq!(archive.last, Some(Snowflake::from_ms(last_ms)));
         }
-        let text: model::Channel = serde_json::from_value(json!({"id": "1", "type": 0})).unwrap();
+        let text: model::ChannelObject = serde_json::from_value(json!({"id": "1", "type": 0})).unwrap();
         assert_eq!(ArchiveState::of(&text), None);
     }
 }

@@ -34,13 +34,15 @@ use crate::channel::{
     InboundPort, MessageLimit, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome, Signal, RequesterRole, Unit,
 };
 use crate::store::now_ms;
-use acp_discord::core::base::Base;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::base::BaseUrl;
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::NewMessage;
-use acp_discord::core::readback::Wanted;
+use acp_discord::core::readback::SentMessageQuery;
 use acp_discord::core::schedule::Priority;
-use acp_discord::rest::{self, CannotStart, Fault, Posted, Rest, Search, Turn};
+use acp_discord::rest::{
+    self, ClientSetupError, QueueOptions, RestClient, RestError, SentMessage, SentMessageSearch,
+};
 use acp_discord::session;
 use known::{OptionalFeature, StateCache};
 use personas::Webhooks;
@@ -85,9 +87,9 @@ struct Inner {
     /// Live settings.
     settings: watch::Sender<Arc<AccountSettings>>,
     /// Address of Discord; fixed for the lifetime of the adapter.
-    base: Base,
-    rest: Rest,
-    counts: Arc<session::Counts>,
+    base: BaseUrl,
+    rest: RestClient,
+    counts: Arc<session::SessionCounters>,
     cache: StateCache,
     webhooks: Webhooks,
     connection_health: health::ConnectionHealth,
@@ -101,9 +103,9 @@ impl Discord {
     /// `send`.
     ///
     /// # Errors
-    /// [`CannotStart`] if the token or the address is unusable.
-    pub(crate) fn new(account: String, settings: AccountSettings) -> Result<Self, CannotStart> {
-        let rest = Rest::new(rest::Settings::new(settings.base.clone(), settings.token.clone()))?;
+    /// [`ClientSetupError`] if the token or the address is unusable.
+    pub(crate) fn new(account: String, settings: AccountSettings) -> Result<Self, ClientSetupError> {
+        let rest = RestClient::new(rest::RestSettings::new(settings.base.clone(), settings.token.clone()))?;
         let (cache, connection_health) = (StateCache::default(), health::ConnectionHealth::default());
         let base = settings.base.clone();
         let settings = watch::Sender::new(Arc::new(settings));
@@ -126,7 +128,7 @@ impl Discord {
     }
 
     /// Returns the address of Discord. Another address needs a new adapter, since the bot is a different one.
-    pub(crate) fn base(&self) -> &Base {
+    pub(crate) fn base(&self) -> &BaseUrl {
         &self.inner.base
     }
 
@@ -134,8 +136,8 @@ impl Discord {
     /// refused before is tried again (D7).
     ///
     /// # Errors
-    /// [`CannotStart`] if the token is unusable; the old settings remain.
-    pub(crate) fn apply_settings(&self, next: AccountSettings) -> Result<(), CannotStart> {
+    /// [`ClientSetupError`] if the token is unusable; the old settings remain.
+    pub(crate) fn apply_settings(&self, next: AccountSettings) -> Result<(), ClientSetupError> {
         let inner = &self.inner;
         if inner.settings().token != next.token || inner.rest.counts().unauthorized {
             inner.rest.set_token(&next.token)?;
@@ -161,7 +163,7 @@ impl Inner {
     }
 
     /// Returns the user id of the bot: as reported by the websocket, or else from a request.
-    async fn me(&self) -> Result<Snowflake, Fault> {
+    async fn me(&self) -> Result<Snowflake, RestError> {
         match self.cache.me() {
             Some(me) => Ok(me),
             None => Ok(self.rest.me().await?.id),
@@ -208,7 +210,7 @@ impl Inner {
         if is_by_webhook && !self.cache.should_attempt_write(channel, now_ms()) {
             return denied();
         }
-        let turn = Turn::new(render::priority(message), RATE_LIMIT_WAIT);
+        let turn = QueueOptions::new(render::priority(message), RATE_LIMIT_WAIT);
         let result = self.rest.create_message(channel, &new, turn).await;
         let files = match &result {
             Err(fault) if files != AttachmentState::None && render::is_missing_permission(fault) => {
@@ -224,22 +226,22 @@ impl Inner {
     fn record_send_result(
         &self,
         channel: Snowflake,
-        result: Result<&Posted, &Fault>,
+        result: Result<&SentMessage, &RestError>,
         files: AttachmentState,
     ) {
-        match result.map_err(Fault::meaning) {
+        match result.map_err(RestError::rejection_kind) {
             Ok(posted) => {
                 self.cache.record_write_result(channel, false);
                 self.cache.record_message(channel, posted.id);
             }
-            Err(Some(Meaning::Forbidden)) if files == (AttachmentState::Some { may_write: Some(true) }) => {
+            Err(Some(RejectionKind::Forbidden)) if files == (AttachmentState::Some { may_write: Some(true) }) => {
                 self.cache.record_write_result(channel, false);
                 self.cache.deny(OptionalFeature::Files, channel, now_ms());
             }
-            Err(Some(Meaning::Forbidden | Meaning::LostAccess)) => {
+            Err(Some(RejectionKind::Forbidden | RejectionKind::LostAccess)) => {
                 self.cache.record_write_result(channel, true)
             }
-            Err(Some(Meaning::Gone(What::Channel))) => self.cache.report_deleted(channel),
+            Err(Some(RejectionKind::Gone(ResourceKind::Channel))) => self.cache.report_deleted(channel),
             Err(_) => {}
         }
     }
@@ -250,8 +252,8 @@ impl Inner {
     async fn may_write(&self, channel: Snowflake) -> Option<bool> {
         match self.rest.typing(channel).await {
             Ok(()) => Some(true),
-            Err(fault) => match fault.meaning() {
-                Some(Meaning::Forbidden | Meaning::LostAccess) => Some(false),
+            Err(fault) => match fault.rejection_kind() {
+                Some(RejectionKind::Forbidden | RejectionKind::LostAccess) => Some(false),
                 _ => None,
             },
         }
@@ -285,25 +287,25 @@ impl Inner {
             },
         };
         let now = now_ms();
-        let search = Search {
+        let search = SentMessageSearch {
             channel,
             first_attempt_ms: message.not_before_ms.unwrap_or(now.saturating_sub(LOOKUP_WINDOW_MS)),
             skew_ms: CLOCK_SKEW_MS,
-            wanted: Wanted {
+            query: SentMessageQuery {
                 me,
                 nonce: message.nonce.clone(),
                 content: message.tagged(),
                 attachments: message.files.iter().map(|file| file.bytes.len() as u64).collect(),
                 button: render::card_button_id(message),
                 known: message.others.iter().filter_map(|id| id.parse().ok()).collect(),
-                through,
+                application: through,
             },
         };
         match self.rest.lookup(&search).await {
-            rest::Lookup::Found(id) => LookupOutcome::Found { message_id: id.to_string() },
-            rest::Lookup::Absent => LookupOutcome::Absent,
-            rest::Lookup::Unknown { why } => LookupOutcome::Unknown { why },
-            rest::Lookup::Later { why } => {
+            rest::SentMessageLookup::Found(id) => LookupOutcome::Found { message_id: id.to_string() },
+            rest::SentMessageLookup::Absent => LookupOutcome::Absent,
+            rest::SentMessageLookup::Unknown { why } => LookupOutcome::Unknown { why },
+            rest::SentMessageLookup::Later { why } => {
                 LookupOutcome::Later { why, retry_after_ms: render::RETRY_AFTER_MS }
             }
         }
@@ -338,7 +340,7 @@ impl Inner {
             }
         };
         let name = render::thread_name(&starter.text);
-        let turn = Turn::new(Priority::Final, RATE_LIMIT_WAIT);
+        let turn = QueueOptions::new(Priority::Final, RATE_LIMIT_WAIT);
         match self.rest.thread_from_message(channel, message, &name, ARCHIVE_MINUTES, turn).await {
             Ok(started) => {
                 let guild = started.thread.and_then(|thread| thread.guild);
@@ -346,9 +348,9 @@ impl Inner {
                 self.cache.record_archive_check(started.id, self.cache.stream_epoch());
                 OpenChildOutcome::Made { conversation_id: started.id.to_string() }
             }
-            Err(Fault::Rejected(rejection)) => {
+            Err(RestError::Rejected(rejection)) => {
                 // A missing permission is final here: the binding is given up, and the log has the reason.
-                let again = rejection.again() && rejection.meaning != Meaning::Forbidden;
+                let again = rejection.is_retryable() && rejection.kind != RejectionKind::Forbidden;
                 OpenChildOutcome::Rejected { why: rejection.to_string(), again }
             }
             Err(fault) => OpenChildOutcome::Uncertain { why: fault.to_string() },
@@ -361,7 +363,7 @@ impl Inner {
             (Err(why), _) | (_, Err(why)) => return EditOutcome::Gone { why },
         };
         let body = render::body(&message.text, &message.actions);
-        let turn = Turn::new(Priority::Card, RATE_LIMIT_WAIT);
+        let turn = QueueOptions::new(Priority::Card, RATE_LIMIT_WAIT);
         render::edit_outcome(self.rest.edit_message(channel, edited, &body, turn).await)
     }
 
@@ -391,13 +393,13 @@ impl Inner {
         &self,
         sign: OptionalFeature,
         at: Snowflake,
-        request: impl Future<Output = Result<(), Fault>>,
+        request: impl Future<Output = Result<(), RestError>>,
     ) {
         if !self.cache.is_allowed(sign, at, now_ms()) {
             return;
         }
-        let refused = request.await.err().and_then(|fault| fault.meaning());
-        if matches!(refused, Some(Meaning::Forbidden | Meaning::LostAccess)) {
+        let refused = request.await.err().and_then(|fault| fault.rejection_kind());
+        if matches!(refused, Some(RejectionKind::Forbidden | RejectionKind::LostAccess)) {
             self.cache.deny(sign, at, now_ms());
         }
     }

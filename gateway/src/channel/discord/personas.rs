@@ -9,12 +9,12 @@ use super::render;
 use super::{Inner, id};
 use crate::channel::{ConversationRef, Outgoing, SendOutcome};
 use crate::store::now_ms;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Persona, webhook_name};
 use acp_discord::core::schedule::Priority;
-use acp_discord::core::units::Limit;
-use acp_discord::rest::{Fault, Turn, Webhook, model::Listed};
+use acp_discord::core::units::PayloadLimit;
+use acp_discord::rest::{QueueOptions, RestError, Webhook, model::WebhookObject};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -68,14 +68,14 @@ impl Webhooks {
 #[derive(Debug)]
 enum WebhookError {
     /// Failed request.
-    Fault(Fault),
+    Fault(RestError),
     /// Discord lists a webhook of ours that cannot be used. No second one is created: repeated attempts would
     /// use up the webhooks of the channel.
     Unusable(Option<Webhook>),
 }
 
-impl From<Fault> for WebhookError {
-    fn from(fault: Fault) -> Self {
+impl From<RestError> for WebhookError {
+    fn from(fault: RestError) -> Self {
         Self::Fault(fault)
     }
 }
@@ -105,7 +105,7 @@ impl Inner {
         let thread = (home != at).then_some(at);
         let (body, persona) =
             (render::message_body(message), Persona { name: webhook_display_name(name), avatar_url: None });
-        let turn = Turn::new(render::priority(message), RATE_LIMIT_WAIT);
+        let turn = QueueOptions::new(render::priority(message), RATE_LIMIT_WAIT);
         for _ in 0..WEBHOOKS_MAX {
             // A webhook created just as this times out is found by the next lookup.
             let webhook = match timeout_at(begun_by, self.webhook(home)).await {
@@ -128,13 +128,16 @@ impl Inner {
                     self.cache.record_message(at, posted.id);
                     return Some(SendOutcome::Sent { message_id: posted.id.to_string() });
                 }
-                Err(Fault::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
-                Err(fault) if fault.meaning() == Some(Meaning::Gone(What::Webhook)) => {
+                Err(RestError::Uncertain { why }) => return Some(SendOutcome::Uncertain { why }),
+                Err(fault) if fault.rejection_kind() == Some(RejectionKind::Gone(ResourceKind::Webhook)) => {
                     tracing::warn!(channel = %home, %fault, "a webhook of ours is gone or has another token: it is looked up");
                     self.invalidate_webhook(home, &webhook).await;
                 }
                 Err(fault) => {
-                    if matches!(fault.meaning(), Some(Meaning::Forbidden | Meaning::LostAccess)) {
+                    if matches!(
+                        fault.rejection_kind(),
+                        Some(RejectionKind::Forbidden | RejectionKind::LostAccess)
+                    ) {
                         self.cache.deny(OptionalFeature::Persona, home, now_ms());
                     }
                     tracing::info!(thread_id = %at, %fault, "the bot says it: a webhook did not");
@@ -146,7 +149,7 @@ impl Inner {
     }
 
     /// Returns the channel whose webhooks serve a conversation: for a thread the parent channel.
-    async fn parent_channel(&self, at: Snowflake) -> Result<Snowflake, Fault> {
+    async fn parent_channel(&self, at: Snowflake) -> Result<Snowflake, RestError> {
         let parent = match self.cache.location(at) {
             Some(spot) => spot.parent,
             None => self.fetch_location(at).await?.parent,
@@ -170,11 +173,11 @@ impl Inner {
             OwnWebhooks::None => {
                 let made = self
                     .rest
-                    .create_webhook(channel, NAME, Turn::new(Priority::Final, RATE_LIMIT_WAIT))
+                    .create_webhook(channel, NAME, QueueOptions::new(Priority::Final, RATE_LIMIT_WAIT))
                     .await?;
                 tracing::info!(%channel, webhook = %made.id, "a webhook was made, for agents to speak under their names");
                 let why = || "Discord made a webhook and did not say its token".to_owned();
-                let token = made.token.ok_or_else(|| Fault::Uncertain { why: why() })?;
+                let token = made.token.ok_or_else(|| RestError::Uncertain { why: why() })?;
                 Webhook { id: made.id, token }
             }
         };
@@ -184,7 +187,7 @@ impl Inner {
     }
 
     /// Returns the application id of the bot: as reported by the websocket, or else from a request.
-    pub(super) async fn application(&self) -> Result<Snowflake, Fault> {
+    pub(super) async fn application(&self) -> Result<Snowflake, RestError> {
         match self.cache.identity() {
             Some(identity) => Ok(identity.application),
             None => Ok(self.rest.application().await?.id),
@@ -204,7 +207,7 @@ impl Inner {
     /// longer than temporary ones.
     fn record_webhook_error(&self, channel: Snowflake, missing: &WebhookError) {
         match missing {
-            WebhookError::Fault(fault) if fault.meaning().is_some_and(is_permanent) => {
+            WebhookError::Fault(fault) if fault.rejection_kind().is_some_and(is_permanent) => {
                 self.cache.deny(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
                     %channel,
@@ -220,7 +223,7 @@ impl Inner {
             WebhookError::Unusable(webhook) => {
                 // The refusal may have come from an intermediary: Discord lists the webhook.
                 if let Some(webhook) = webhook {
-                    self.rest.revive(webhook);
+                    self.rest.mark_webhook_alive(webhook);
                 }
                 self.cache.deny(OptionalFeature::Persona, channel, now_ms());
                 tracing::warn!(
@@ -235,10 +238,14 @@ impl Inner {
 }
 
 /// True if the problem lasts until a person fixes the cause.
-const fn is_permanent(meaning: Meaning) -> bool {
+const fn is_permanent(kind: RejectionKind) -> bool {
     matches!(
-        meaning,
-        Meaning::Forbidden | Meaning::LostAccess | Meaning::Full | Meaning::Invalid | Meaning::Gone(_)
+        kind,
+        RejectionKind::Forbidden
+            | RejectionKind::LostAccess
+            | RejectionKind::Full
+            | RejectionKind::Invalid
+            | RejectionKind::Gone(_)
     )
 }
 
@@ -256,17 +263,17 @@ enum OwnWebhooks {
 /// Selects the webhook to use: created by our application, listed with a token, and not known to be deleted.
 /// The choice among several is stable.
 fn select_webhook(
-    listed: Vec<Listed>,
+    listed: Vec<WebhookObject>,
     application: Snowflake,
     is_dead: impl Fn(&Webhook) -> bool,
 ) -> OwnWebhooks {
-    let mut ours: Vec<Listed> =
+    let mut ours: Vec<WebhookObject> =
         listed.into_iter().filter(|listed| listed.application_id == Some(application)).collect();
     if ours.is_empty() {
         return OwnWebhooks::None;
     }
     ours.sort_by_key(|listed| (listed.name.as_deref() != Some(NAME), listed.id));
-    let with_token = |listed: Listed| Some(Webhook { id: listed.id, token: listed.token? });
+    let with_token = |listed: WebhookObject| Some(Webhook { id: listed.id, token: listed.token? });
     let (dead, alive): (Vec<_>, Vec<_>) = ours.into_iter().filter_map(with_token).partition(is_dead);
     match alive.into_iter().next() {
         Some(webhook) => OwnWebhooks::Usable(webhook),
@@ -285,7 +292,7 @@ fn webhook_display_name(name: &str) -> Option<String> {
         }
     }
     let words: Vec<&str> = name.split_whitespace().collect();
-    let name = render::fit(&words.join(" "), Limit::WebhookName.bounds().1);
+    let name = render::fit(&words.join(" "), PayloadLimit::WebhookName.bounds().1);
     webhook_name(&name).is_ok().then_some(name)
 }
 
@@ -296,8 +303,8 @@ mod tests {
 
     const OURS: Option<Snowflake> = Some(Snowflake(5));
 
-    fn listed(id: u64, application_id: Option<Snowflake>, name: &str, token: Option<&str>) -> Listed {
-        Listed {
+    fn listed(id: u64, application_id: Option<Snowflake>, name: &str, token: Option<&str>) -> WebhookObject {
+        WebhookObject {
             id: Snowflake(id),
             token: token.map(|token| Secret::new(token.to_owned())),
             channel_id: None,
@@ -367,17 +374,17 @@ mod tests {
 
     #[test]
     fn what_nobody_mends_in_a_moment_is_not_asked_for_again_soon() {
-        for (meaning, want) in [
-            (Meaning::Forbidden, true),
-            (Meaning::LostAccess, true),
-            (Meaning::Full, true),
-            (Meaning::Invalid, true),
-            (Meaning::Temporary, false),
-            (Meaning::NotSent, false),
-            (Meaning::Unauthorized, false),
-            (Meaning::Slow, false),
+        for (kind, want) in [
+            (RejectionKind::Forbidden, true),
+            (RejectionKind::LostAccess, true),
+            (RejectionKind::Full, true),
+            (RejectionKind::Invalid, true),
+            (RejectionKind::Temporary, false),
+            (RejectionKind::NotSent, false),
+            (RejectionKind::Unauthorized, false),
+            (RejectionKind::Slow, false),
         ] {
-            assert_eq!(is_permanent(meaning), want, "{meaning:?}");
+            assert_eq!(is_permanent(kind), want, "{kind:?}");
         }
     }
 }

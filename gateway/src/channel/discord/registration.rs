@@ -8,7 +8,7 @@
 use super::Inner;
 use super::slash::specs;
 use acp_discord::core::commands::registration;
-use acp_discord::core::errors::{Meaning, What};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +69,11 @@ impl RegistrationState {
     }
 
     /// Records the result of a step. Returns true if the step needs a retry.
-    fn record_result(&mut self, step: RegistrationStep, done: Result<(), (Option<Meaning>, String)>) -> bool {
+    fn record_result(
+        &mut self,
+        step: RegistrationStep,
+        done: Result<(), (Option<RejectionKind>, String)>,
+    ) -> bool {
         let (RegistrationStep::Put(place) | RegistrationStep::TakeAway(place)) = step;
         match (step, done) {
             (RegistrationStep::Put(_), Ok(())) => {
@@ -80,7 +84,14 @@ impl RegistrationState {
             // The bot has no commands in a server without access.
             (
                 RegistrationStep::TakeAway(Some(_)),
-                Err((Some(Meaning::LostAccess | Meaning::Forbidden | Meaning::Gone(What::Guild)), _)),
+                Err((
+                    Some(
+                        RejectionKind::LostAccess
+                        | RejectionKind::Forbidden
+                        | RejectionKind::Gone(ResourceKind::Guild),
+                    ),
+                    _,
+                )),
             ) => self.mark_removed(place),
             (_, Err((_, why))) => {
                 self.problems.insert(place, why);
@@ -189,7 +200,7 @@ async fn apply_steps(inner: &Inner, commands: &[Value]) -> bool {
         if let Err(fault) = &done {
             tracing::warn!(%fault, ?step, "slash commands could not be set; text commands work all the same");
         }
-        let done = done.map_err(|fault| (fault.meaning(), fault.to_string()));
+        let done = done.map_err(|fault| (fault.rejection_kind(), fault.to_string()));
         is_left |= inner.registration.facts().record_result(step, done);
     }
     is_left
@@ -233,21 +244,21 @@ mod tests {
     #[test]
     fn what_was_refused_is_to_be_tried_again_unless_the_bot_has_left() {
         let place = Some(Snowflake(1));
-        for (step, meaning, again) in [
-            (RegistrationStep::Put(place), Meaning::LostAccess, true),
-            (RegistrationStep::Put(place), Meaning::Temporary, true),
-            (RegistrationStep::TakeAway(place), Meaning::Temporary, true),
-            (RegistrationStep::TakeAway(place), Meaning::LostAccess, false),
-            (RegistrationStep::TakeAway(place), Meaning::Gone(What::Guild), false),
-            (RegistrationStep::TakeAway(None), Meaning::LostAccess, true),
+        for (step, kind, again) in [
+            (RegistrationStep::Put(place), RejectionKind::LostAccess, true),
+            (RegistrationStep::Put(place), RejectionKind::Temporary, true),
+            (RegistrationStep::TakeAway(place), RejectionKind::Temporary, true),
+            (RegistrationStep::TakeAway(place), RejectionKind::LostAccess, false),
+            (RegistrationStep::TakeAway(place), RejectionKind::Gone(ResourceKind::Guild), false),
+            (RegistrationStep::TakeAway(None), RejectionKind::LostAccess, true),
         ] {
             let mut facts = RegistrationState { there: set([place, None]), ..RegistrationState::default() };
             assert_eq!(
-                facts.record_result(step, Err((Some(meaning), "no".to_owned()))),
+                facts.record_result(step, Err((Some(kind), "no".to_owned()))),
                 again,
-                "{step:?} {meaning:?}"
+                "{step:?} {kind:?}"
             );
-            assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {meaning:?}");
+            assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {kind:?}");
         }
         let mut facts = RegistrationState {
             there: set([place]),

@@ -2,7 +2,7 @@
 
 use super::door::{AccessRules, Principals};
 use crate::config::DiscordAccount;
-use acp_discord::core::base::Base;
+use acp_discord::core::base::BaseUrl;
 use acp_discord::core::ids::Snowflake;
 use acp_shared::redact::Secret;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ pub(crate) struct AccountSettings {
     /// Token of the bot.
     pub(crate) token: Secret,
     /// Address of Discord.
-    pub(crate) base: Base,
+    pub(crate) base: BaseUrl,
     /// Authorization rules.
     pub(crate) access: AccessRules,
     /// Conversations bound by the configuration: messages there, and in threads below, are for agents.
@@ -38,8 +38,8 @@ impl AccountSettings {
     ) -> Result<Self, String> {
         let key = |name: &str| format!("channels.discord.accounts.{id}.{name}");
         let base = match &account.base_url {
-            None => Base::discord(),
-            Some(url) => Base::parse(url),
+            None => BaseUrl::discord(),
+            Some(url) => BaseUrl::parse(url),
         };
         let base = base.map_err(|why| format!("{}: {why}", key("base_url")))?;
         let ids = |name: &str, ids: &[String]| -> Result<BTreeSet<Snowflake>, String> {
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn another_service_than_discords_is_named_by_its_address() {
         let at = |url: &str| of(&DiscordAccount { base_url: Some(url.to_owned()), ..account() });
-        assert!(!at("http://127.0.0.1:9").unwrap().base.is_discords());
-        assert!(of(&account()).unwrap().base.is_discords());
+        assert!(!at("http://127.0.0.1:9").unwrap().base.is_official());
+        assert!(of(&account()).unwrap().base.is_official());
         assert!(at("http://discord.com").unwrap_err().contains("channels.discord.accounts.main.base_url"));
     }
 
