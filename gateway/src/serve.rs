@@ -5,11 +5,11 @@
 //! the file, never repeated.
 
 use crate::agent_files::{self as files, Project};
+use crate::agent_terminal as terminal;
 use crate::agent_terminal::SupervisorCalls;
 use crate::agent_terminal::TerminalCommand;
 use crate::agent_terminal::TerminalContext;
 use crate::agent_terminal::TerminalError;
-use crate::agent_terminal::self as terminal;
 use crate::core::host::DecisionReason;
 use crate::core::host::Inspection;
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};

@@ -402,7 +402,7 @@ fn forget_groups(dir: &Path) {
                 &path,
             )
         {
-            tree.give_back(&subtree);
+            tree.remove_subtree(&subtree);
         } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             forget_groups(&path);
         }

@@ -5,8 +5,8 @@ mod input;
 mod screen;
 
 use crate::api::{SessionView, SpawnBody};
-use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::GlobalArgs;
+use crate::cli::given::{GivenArgs, absolute};
 use crate::cli::inside;
 use crate::cli::output::CliError;
 use crate::cli::output::CliResult;

@@ -154,7 +154,12 @@ fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
     ExitCode::from(Code::Usage.exit())
 }
 
-fn run(global: &GlobalArgs, verb: CliCommand, channels: Vec<Arc<dyn ChannelAdapter>>, out: &mut Out) -> CliResult {
+fn run(
+    global: &GlobalArgs,
+    verb: CliCommand,
+    channels: Vec<Arc<dyn ChannelAdapter>>,
+    out: &mut Out,
+) -> CliResult {
     match verb {
         CliCommand::Up(args) => service()?.block_on(up::run(global, &args, channels, out)),
         CliCommand::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),

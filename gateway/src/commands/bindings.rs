@@ -1,11 +1,11 @@
 //! Commands on bindings: bind, unbind, verbosity and timeouts.
 
 use super::{CommandContext, Commands, ResolvedCommand};
-use crate::bindings::configured::may_unbind;
 use crate::bindings::BINDING_SCOPE;
 use crate::bindings::BindRequest;
 use crate::bindings::SessionBinding;
 use crate::bindings::UnbindTarget;
+use crate::bindings::configured::may_unbind;
 use crate::core::binding::BindingTimeout;
 use crate::core::binding::binding_notice;
 use crate::core::command::gate::AccessRequirement;
@@ -161,7 +161,8 @@ impl Commands {
         window: BindingTimeout,
     ) -> Result<String, Failure> {
         let (key, at) = (session.clone(), context.inbound.conversation.clone());
-        let found = self.store.read("binding_windows", move |db| commands::bindings_in_account(db, &key, &at));
+        let found =
+            self.store.read("binding_windows", move |db| commands::bindings_in_account(db, &key, &at));
         let found = found.await?;
         found.first().map(|binding| window_text(binding, window)).ok_or_else(|| unbound(&session))
     }

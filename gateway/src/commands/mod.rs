@@ -60,7 +60,7 @@ struct ResolvedCommand {
     session_key: SessionKey,
     /// Chosen option, for an answer to a permission request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    answer: Option<permissions::PermissionChoice>,
+    answer: Option<permissions::AnsweredRequest>,
     /// True if the target is not the session of this conversation.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     elsewhere: bool,
@@ -138,8 +138,12 @@ impl Commands {
             SessionAction::Cancel => self.cancel(context, session, None).await?,
             SessionAction::CancelRun(run_id) => self.cancel(context, session, Some(run_id)).await?,
             SessionAction::Drop(run_id) => self.queued(context, session, run_id, QueueEdit::Drop).await?,
-            SessionAction::SteerRun(run_id) => self.queued(context, session, run_id, QueueEdit::Steer).await?,
-            SessionAction::Close { ending, discard } => self.close(context, session, (ending, discard)).await?,
+            SessionAction::SteerRun(run_id) => {
+                self.queued(context, session, run_id, QueueEdit::Steer).await?
+            }
+            SessionAction::Close { ending, discard } => {
+                self.close(context, session, (ending, discard)).await?
+            }
             SessionAction::New => self.new_conversation(context, session).await?,
             SessionAction::Set(setting) => self.set(context, session, setting).await?,
             SessionAction::Status => self.status(&context.inbound.conversation, session).await?,
@@ -163,8 +167,9 @@ impl Commands {
             return Ok(resolved);
         }
         let resolved = decide.await?;
-        let kept =
-            self.store.write("command_meant", move |tx| commands::run_once(tx, RESOLVED_SCOPE, &key, || Ok(resolved)));
+        let kept = self
+            .store
+            .write("command_meant", move |tx| commands::run_once(tx, RESOLVED_SCOPE, &key, || Ok(resolved)));
         Ok(kept.await?)
     }
 

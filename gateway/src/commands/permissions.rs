@@ -1,5 +1,9 @@
 //! Commands that list and answer permission requests.
 
+use super::CommandContext;
+use super::Commands;
+use super::ResolvedCommand;
+use super::usage;
 use crate::core::command::AnswerArgs;
 use crate::core::command::PermissionChoice;
 use crate::core::link::AgentRequestKind;
@@ -12,10 +16,6 @@ use crate::core::project::actions::ButtonSubject;
 use crate::core::project::actions::resolution_line;
 use crate::core::project::escape_name;
 use crate::core::project::quote_name;
-use super::CommandContext;
-use super::Commands;
-use super::ResolvedCommand;
-use super::usage;
 use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
 use crate::error::Failure;
 use crate::inbound::message_idempotency_key;
@@ -28,7 +28,7 @@ use std::fmt::Write as _;
 
 /// Answered permission request and chosen option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PermissionChoice {
+pub(super) struct AnsweredRequest {
     permission_id: String,
     option_id: String,
     /// Name of the option, as shown to people.
@@ -55,7 +55,7 @@ impl Commands {
         context: CommandContext<'_>,
         session: &SessionKey,
         args: &AnswerArgs,
-    ) -> Result<PermissionChoice, Failure> {
+    ) -> Result<AnsweredRequest, Failure> {
         let pending = self.service.pending_permissions(session).await?;
         let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
         let row = match pick_permission(&pending, args.permission.as_deref()) {
@@ -71,12 +71,13 @@ impl Commands {
         let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
         let (at, about) =
             (context.inbound.conversation.clone(), ButtonSubject::Permission(row.permission_id()));
-        let is_kept = self.store.read("question_shown", move |db| buttons::has_message_about(db, &at, &about)).await?;
+        let is_kept =
+            self.store.read("question_shown", move |db| buttons::has_message_about(db, &at, &about)).await?;
         // The request may not be sent yet. In channels without edits a later notice shows the result.
         let is_told = || self.router.has_no_edits(&context.inbound.conversation);
         let is_shown =
             is_kept || (is_told() && self.bound_session(context.inbound).await?.as_ref() == Some(session));
-        Ok(PermissionChoice {
+        Ok(AnsweredRequest {
             permission_id: row.permission_id(),
             option_id: option.id.clone(),
             name: option.name.clone(),
@@ -109,7 +110,9 @@ impl Commands {
         let choice = resolved.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
         let key = message_idempotency_key(context.inbound)?;
         let (permission, option) = (&choice.permission_id, &choice.option_id);
-        self.service.answer_permission(&resolved.session_key, permission, option, context.name(), key).await?;
+        self.service
+            .answer_permission(&resolved.session_key, permission, option, context.name(), key)
+            .await?;
         let name = quote_name(&choice.name, self.router.renders_markdown(&context.inbound.conversation));
         let (text, is_shown) = (format!("Answered: {name}."), choice.is_shown);
         Ok(Outcome::Command {

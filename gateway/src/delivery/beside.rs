@@ -1,13 +1,13 @@
 //! Best-effort side effects of delivery: removes obsolete buttons, and shows a run's result on the user's
 //! message.
 
+use super::pass::DeliveryWorker;
 use crate::channel::ChannelAdapter;
 use crate::channel::EditOutcome;
 use crate::channel::Outgoing;
 use crate::channel::Signal;
 use crate::core::project::MessagePart;
 use crate::core::project::PartKind;
-use super::pass::DeliveryWorker;
 use crate::core::rows::BindingRow;
 use crate::core::run::RunState;
 use crate::core::split::last_part;

@@ -201,7 +201,11 @@ impl Service for Fake {
         self.note(&format!("{} {reason} {discard}", ending.as_str()), &key);
         ready(Ok(self.now()))
     }
-    fn new_conversation<'a>(&'a self, _: &'a SessionKey, key: IdempotencyKey,) -> ServiceFuture<'a, SessionStatus> {
+    fn new_conversation<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
         self.note("new", &key);
         ready(Ok(self.now()))
     }

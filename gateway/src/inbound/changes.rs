@@ -3,8 +3,8 @@
 use super::{InboundService, Inner};
 use crate::agents;
 use crate::channel::{
-    BindingLookup, BoxFuture, CallerReply, ConversationEvent, ConversationEventOutcome, ConversationRef,
-    Inbound, InboundPort, IntakeOutcome, MessageChangeOutcome, BoundConversation, PostedReply, QueuedMessage,
+    BindingLookup, BoundConversation, BoxFuture, CallerReply, ConversationEvent, ConversationEventOutcome,
+    ConversationRef, Inbound, InboundPort, IntakeOutcome, MessageChangeOutcome, PostedReply, QueuedMessage,
     ReserveOutcome, Suggestion, SuggestionKind,
 };
 use crate::core::command;
@@ -70,11 +70,20 @@ impl InboundPort for InboundService {
         Box::pin(self.withdraw_interaction(message))
     }
 
-    fn on_message_edited(&self, at: ConversationRef, message_id: String, text: String,) -> BoxFuture<'_, MessageChangeOutcome> {
+    fn on_message_edited(
+        &self,
+        at: ConversationRef,
+        message_id: String,
+        text: String,
+    ) -> BoxFuture<'_, MessageChangeOutcome> {
         Box::pin(async move { self.change_queued(&at, &message_id, QueueEdit::Reword(text)).await })
     }
 
-    fn on_message_deleted(&self, at: ConversationRef, message_id: String,) -> BoxFuture<'_, MessageChangeOutcome> {
+    fn on_message_deleted(
+        &self,
+        at: ConversationRef,
+        message_id: String,
+    ) -> BoxFuture<'_, MessageChangeOutcome> {
         Box::pin(async move { self.change_queued(&at, &message_id, QueueEdit::Drop).await })
     }
 
@@ -120,7 +129,11 @@ impl InboundPort for InboundService {
         })
     }
 
-    fn bound_conversations(&self, channel: String, account_id: String) -> BoxFuture<'_, Option<Vec<BoundConversation>>> {
+    fn bound_conversations(
+        &self,
+        channel: String,
+        account_id: String,
+    ) -> BoxFuture<'_, Option<Vec<BoundConversation>>> {
         Box::pin(async move {
             let read = move |db: &_| bindings::bound_conversations(db, &channel, &account_id);
             self.inner.store.read("places", read).await.map_err(log("bound conversations")).ok()
@@ -243,7 +256,9 @@ impl Inner {
         // The prompt of a command differs from the text of its message.
         let is_no_word = |is_command| is_command && matches!(change, QueueEdit::Reword(_));
         let (session, run_id) = match self.message_progress(at, message_id).await? {
-            MessageProgress::Run(_, _, is_command) | MessageProgress::NotProcessed(is_command) if is_no_word(is_command) => {
+            MessageProgress::Run(_, _, is_command) | MessageProgress::NotProcessed(is_command)
+                if is_no_word(is_command) =>
+            {
                 return Ok(MessageChangeOutcome::NotOurs);
             }
             MessageProgress::Run(session, run_id, _) => (session, run_id),

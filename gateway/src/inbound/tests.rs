@@ -1,13 +1,13 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::api::{AgentView, StatusView};
-use crate::channel::console::Console;
 use crate::channel::ChannelAdapter;
 use crate::channel::LookupOutcome;
 use crate::channel::MessageLimit;
 use crate::channel::Outgoing;
 use crate::channel::SendOutcome;
 use crate::channel::Unit;
+use crate::channel::console::Console;
 use crate::config::load::Inputs;
 use crate::config::load::LoadedConfig;
 use crate::config::load::load;

@@ -2,7 +2,6 @@
 
 use super::ear;
 use super::laws;
-use crate::channel::ConversationEvent;
 use super::life::SimGateway;
 use super::life::SimPorts;
 use super::life::lock;
@@ -12,6 +11,7 @@ use super::people::UserRequest;
 use super::stage::ROOMS;
 use super::stage::SimScheduler;
 use super::stage::Violation;
+use crate::channel::ConversationEvent;
 use crate::core::session::Ending;
 
 /// Verbosities that users choose.
@@ -147,9 +147,10 @@ impl SimScheduler<'_> {
                 }
                 _ => say(text),
             },
-            43 => {
-                UserRequest::Changed { conversation: room, change: ConversationEvent::Archived { by_person: true } }
-            }
+            43 => UserRequest::Changed {
+                conversation: room,
+                change: ConversationEvent::Archived { by_person: true },
+            },
             44 | 45 => UserRequest::Changed { conversation: room, change: ConversationEvent::Unarchived },
             46 => UserRequest::Changed {
                 conversation: room,

@@ -21,7 +21,7 @@ async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
     assert!(s.kernel().alive(id).is_empty());
     assert_eq!(s.kernel().execs, 0, "the adapter was never let go");
     assert!(!s.kernel().tasks().any(|t| t.ppid == ME), "every child is collected");
-    assert!(s.context.children.lock().unwrap().held.is_empty());
+    assert!(s.context.children.lock().unwrap().registered.is_empty());
     assert!(s.context.roots.lock().unwrap().is_empty());
 }
 
@@ -213,7 +213,7 @@ async fn c68_s_a_start_that_hangs_holds_up_nobody_else() {
     assert_eq!(said, Ok((false, vec![])));
     others.join().unwrap();
     assert_eq!(hangs.join().unwrap().unwrap(), 7_777);
-    assert!(s.context.children.lock().unwrap().held.contains(&7_777));
+    assert!(s.context.children.lock().unwrap().registered.contains(&7_777));
     s.context.release_child(7_777);
 }
 

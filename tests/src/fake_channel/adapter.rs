@@ -3,8 +3,8 @@
 use super::wire::{Ask, Said, Tell, Text, line};
 use super::{ENV_SOCKET, MESSAGE_UNITS_MAX, NAME};
 use acp_gateway::channel::{
-    BoxFuture, ChannelAdapter, ConversationRef, UnboundDestination, Inbound, InboundPort, IntakeOutcome, MessageLimit,
-    LookupOutcome, Outgoing, SendOutcome, Unit,
+    BoxFuture, ChannelAdapter, ConversationRef, Inbound, InboundPort, IntakeOutcome, LookupOutcome,
+    MessageLimit, Outgoing, SendOutcome, UnboundDestination, Unit,
 };
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -49,7 +49,8 @@ impl Talk<'_> {
 fn record_thread(stage: &Stage, thread: Id) {
     let stored = Store::open(Some(stage.fake.store())).and_then(|store| store.load());
     let (world, _) = stored.unwrap_or_else(|e| panic!("{e}"));
-    let shown = |message: &&Message| message.deleted_ms.is_none() && message.flags & (EPHEMERAL | LOADING) == 0;
+    let shown =
+        |message: &&Message| message.deleted_ms.is_none() && message.flags & (EPHEMERAL | LOADING) == 0;
     // The message that the thread was started from stands in place of its reference.
     let resolved = |message: &Message| match message.kind {
         THREAD_STARTER => world.messages.get(thread).cloned(),
@@ -59,11 +60,14 @@ fn record_thread(stage: &Stage, thread: Id) {
     let buttons: Vec<String> = messages.iter().flat_map(labels).collect();
     assert_eq!(buttons, ["Stop", "Steer now", "Drop", "Allow", "Allow from now on", "Reject"]);
     if let Some(path) = std::env::var_os("ACP_PICTURE") {
+        let users: Vec<_> = world.users.iter().collect();
         let name = |id: Id| world.channel(id).unwrap_or_else(|e| panic!("{e:?}")).name.clone();
         let parent = world.channel(thread).ok().and_then(|thread| thread.parent_id).map(name);
-        let record = json!({ "channel": parent, "thread": name(thread), "users": world.users, "messages": messages });
+        let record =
+            json!({ "channel": parent, "thread": name(thread), "users": users, "messages": messages });
         // The directory of this run is no part of the picture.
-        let text = format!("{record:#}\n").replace(&stage.house.world.path("work").display().to_string(), "/srv");
+        let text =
+            format!("{record:#}\n").replace(&stage.house.world.path("work").display().to_string(), "/srv");
         std::fs::write(path, text).unwrap_or_else(|e| panic!("{e}"));
     }
 }

@@ -105,7 +105,8 @@ impl Inner {
 
     /// Returns the current health.
     pub(super) fn health(&self) -> ChannelHealth {
-        let (facts, requests, events) = (self.connection_health.now(), self.rest.counts(), self.counts.snapshot());
+        let (facts, requests, events) =
+            (self.connection_health.now(), self.rest.counts(), self.counts.snapshot());
         let (ok, mut words) = status_texts(&facts);
         if !self.base.is_official() {
             words.push(format!("at {}, not Discord's own address", self.base.as_str()));

@@ -78,7 +78,9 @@ impl Inner {
                     "This button is of another version of the gateway. Type the command instead: /acp help.";
                 return self.respond_denied(at, why).await;
             }
-            DecodedCustomId::Foreign => return self.respond_denied(at, "This button means nothing here.").await,
+            DecodedCustomId::Foreign => {
+                return self.respond_denied(at, "This button means nothing here.").await;
+            }
         };
         if let Some(why) = self.denial_reason(at) {
             return self.respond_denied(at, &why).await;
@@ -263,7 +265,9 @@ const fn acknowledgement_receipt(fault: &RestError, is_new: bool) -> Acknowledge
         RestError::Rejected(why) if matches!(why.kind, RejectionKind::AlreadyAnswered) && !is_new => {
             AcknowledgementReceipt::Yes
         }
-        RestError::Rejected(_) | RestError::Limited { .. } | RestError::Superseded => AcknowledgementReceipt::No,
+        RestError::Rejected(_) | RestError::Limited { .. } | RestError::Superseded => {
+            AcknowledgementReceipt::No
+        }
         RestError::Uncertain { .. } => AcknowledgementReceipt::Unknown,
     }
 }

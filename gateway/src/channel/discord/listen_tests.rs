@@ -7,9 +7,9 @@ use super::super::door::{AccessRules, Principals};
 use super::super::settings::AccountSettings;
 use super::*;
 use crate::channel::{
-    BindingLookup, BoxFuture, CallerReply, ConversationEvent, ConversationEventOutcome, ConversationRef,
-    Inbound, IntakeOutcome, MessageChangeOutcome, BoundConversation, PostedReply, QueuedMessage, ReserveOutcome,
-    Suggestion, SuggestionKind,
+    BindingLookup, BoundConversation, BoxFuture, CallerReply, ConversationEvent, ConversationEventOutcome,
+    ConversationRef, Inbound, IntakeOutcome, MessageChangeOutcome, PostedReply, QueuedMessage,
+    ReserveOutcome, Suggestion, SuggestionKind,
 };
 use acp_discord::core::base::BaseUrl;
 use acp_discord::core::closes;

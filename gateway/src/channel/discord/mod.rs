@@ -30,8 +30,9 @@ pub(crate) mod settings;
 mod slash;
 
 use crate::channel::{
-    BoxFuture, Capabilities, ChannelAdapter, ChannelHealth, ConversationRef, UnboundDestination, EditOutcome,
-    InboundPort, MessageLimit, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome, Signal, RequesterRole, Unit,
+    BoxFuture, Capabilities, ChannelAdapter, ChannelHealth, ConversationRef, EditOutcome, InboundPort,
+    LookupOutcome, MessageLimit, OpenChildOutcome, Outgoing, RequesterRole, SendOutcome, Signal,
+    UnboundDestination, Unit,
 };
 use crate::store::now_ms;
 use acp_discord::core::base::BaseUrl;
@@ -234,7 +235,9 @@ impl Inner {
                 self.cache.record_write_result(channel, false);
                 self.cache.record_message(channel, posted.id);
             }
-            Err(Some(RejectionKind::Forbidden)) if files == (AttachmentState::Some { may_write: Some(true) }) => {
+            Err(Some(RejectionKind::Forbidden))
+                if files == (AttachmentState::Some { may_write: Some(true) }) =>
+            {
                 self.cache.record_write_result(channel, false);
                 self.cache.deny(OptionalFeature::Files, channel, now_ms());
             }

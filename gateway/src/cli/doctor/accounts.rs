@@ -74,7 +74,7 @@ fn readable(
     let nobody = settings.access.allowed.is_empty() && settings.access.approvers.is_empty();
     let who =
         if nobody { "; nobody may speak there yet: name them in allowed_users or allowed_roles" } else { "" };
-    Ok(format!("token readable, at {}{who}", settings.base.text()))
+    Ok(format!("token readable, at {}{who}", settings.base.as_str()))
 }
 
 /// Lists settings that Discord rejects (form of token and ids), and a token file that other users can read.

@@ -3,9 +3,9 @@
 use super::super::changes::NOT_YET_PROCESSED;
 use super::*;
 use crate::channel::{
-    ApprovalScope, Attachment, AttachmentContent, BindingLookup, CallerReply, ConversationEvent,
-    ConversationEventOutcome, InboundPort, IntakeOutcome, MessageChangeOutcome, BoundConversation, PostedReply,
-    SuggestionKind,
+    ApprovalScope, Attachment, AttachmentContent, BindingLookup, BoundConversation, CallerReply,
+    ConversationEvent, ConversationEventOutcome, InboundPort, IntakeOutcome, MessageChangeOutcome,
+    PostedReply, SuggestionKind,
 };
 use crate::core::files;
 use crate::core::project::actions::queued_buttons;
@@ -65,8 +65,11 @@ async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
         MessageChangeOutcome::Later { why: busy.to_string() }
     );
     *fake.fails.lock().unwrap() = None;
-    assert_eq!(amended(&inlet, "m3", Some("/acp close")).await,
-        MessageChangeOutcome::NotOurs, "a command is done");
+    assert_eq!(
+        amended(&inlet, "m3", Some("/acp close")).await,
+        MessageChangeOutcome::NotOurs,
+        "a command is done"
+    );
     assert_eq!(amended(&inlet, "never", None).await, MessageChangeOutcome::NotOurs);
     *fake.queued_now.lock().unwrap() = QueueEditResult::Done;
     inlet.accept(message("m4", "/acp steer look")).await.unwrap();
@@ -337,7 +340,8 @@ async fn d03_one_conversation_of_two_that_is_gone_leaves_the_session() {
 #[tokio::test]
 async fn how_far_a_conversation_was_read_moves_forward_only() {
     let (_dir, store, _fake, inlet) = bound_ground().await;
-    let places = async || inlet.bound_conversations("console".to_owned(), "default".to_owned()).await.unwrap();
+    let places =
+        async || inlet.bound_conversations("console".to_owned(), "default".to_owned()).await.unwrap();
     let place = |through: Option<&str>| BoundConversation {
         conversation: conversation("c"),
         bound_at_ms: 1,

@@ -173,7 +173,8 @@ impl BackendMachine for DirectMachine {
     }
 
     fn stream(&mut self, at: u64, line: &[u8]) -> Vec<BackendStep> {
-        if line.iter().all(u8::is_ascii_whitespace) || matches!(self.state.phase, HandshakePhase::Idle | HandshakePhase::Failed)
+        if line.iter().all(u8::is_ascii_whitespace)
+            || matches!(self.state.phase, HandshakePhase::Idle | HandshakePhase::Failed)
         {
             return Vec::new();
         }
