@@ -3,8 +3,7 @@
 //! The supervisor's helper works as the user and within the confinement of the agent's lease. A write is
 //! requested once (H3): if its reply is lost, the file is inspected and never written again.
 
-use crate::agent_terminal::SupervisorCalls;
-use crate::agent_terminal::TerminalError;
+use crate::agent_terminal::{SupervisorCalls, TerminalError};
 use crate::core::host;
 use crate::core::host::FileContent;
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};

@@ -3,11 +3,9 @@
 //! happens here: [`Agents::lookup`] names the paths to look up, and decisions take the [`LookupResults`].
 
 use crate::api::AgentView;
-use crate::config::AgentConfig;
-use crate::config::Config;
 use crate::config::check::RESERVED_ENV;
-use crate::core::actor::ActorLimits;
-use crate::core::actor::AgentProfile;
+use crate::config::{AgentConfig, Config};
+use crate::core::actor::{ActorLimits, AgentProfile};
 use crate::core::mcp;
 use crate::core::policy::{EffectivePolicy, PolicyScope};
 use crate::core::preset::{DEFAULT, PRESETS, Preset, find};

@@ -2,12 +2,8 @@
 //! tokens, D7), and stops a bot when its account is removed. A bot that cannot be served is logged and does
 //! not affect the others.
 
-use crate::channel::ChannelAdapter;
-use crate::channel::Channels;
-use crate::channel::InboundPort;
-use crate::channel::discord::AccountSettings;
-use crate::channel::discord::DISCORD;
-use crate::channel::discord::Discord;
+use crate::channel::discord::{AccountSettings, DISCORD, Discord};
+use crate::channel::{ChannelAdapter, Channels, InboundPort};
 use crate::config::load::LoadedConfig;
 use crate::config::{self, Config};
 use crate::live::LiveConfig;

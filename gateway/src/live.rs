@@ -1,10 +1,9 @@
 //! Live configuration, replaceable while the gateway runs: values are looked up when needed, except for the
 //! keys that are read once at start ([`reload`]).
 
-use crate::config::Config;
 use crate::config::load::LoadedConfig;
-use crate::config::reload;
 use crate::config::reload::ReloadChanges;
+use crate::config::{Config, reload};
 use crate::core::actor::ActorLimits;
 use crate::core::lines::LINE_BYTES_MAX;
 use crate::core::policy::{self, EffectivePolicy, PolicyScope, effective_policy};

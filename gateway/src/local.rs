@@ -2,11 +2,9 @@
 
 use crate::agents::Agents;
 use crate::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
-use crate::bindings::SessionBindingService;
-use crate::bindings::UnbindTarget;
 use crate::bindings::configured::may_unbind;
-use crate::channel::ChannelHealth;
-use crate::channel::Channels;
+use crate::bindings::{SessionBindingService, UnbindTarget};
+use crate::channel::{ChannelHealth, Channels};
 use crate::config::load::LoadedConfig;
 use crate::core::event::EventRow;
 use crate::core::options::Setting;

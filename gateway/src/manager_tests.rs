@@ -4,9 +4,7 @@
 use super::*;
 use crate::agents::Agents;
 use crate::clock::Clock;
-use crate::config::load::Inputs;
-use crate::config::load::LoadedConfig;
-use crate::config::load::load;
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::core::request::StaticSessionParams;
 use crate::core::rows::SessionRow;
 use crate::core::session::SessionState;

@@ -1,7 +1,6 @@
 //! Replacement of the Discord bots in a build without Discord.
 
-use crate::channel::Channels;
-use crate::channel::InboundPort;
+use crate::channel::{Channels, InboundPort};
 use crate::live::LiveConfig;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;

@@ -6,12 +6,8 @@
 
 use crate::agent_files::{self as files, Project};
 use crate::agent_terminal as terminal;
-use crate::agent_terminal::SupervisorCalls;
-use crate::agent_terminal::TerminalCommand;
-use crate::agent_terminal::TerminalContext;
-use crate::agent_terminal::TerminalError;
-use crate::core::host::DecisionReason;
-use crate::core::host::Inspection;
+use crate::agent_terminal::{SupervisorCalls, TerminalCommand, TerminalContext, TerminalError};
+use crate::core::host::{DecisionReason, Inspection};
 use crate::core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
 use crate::core::link::{AgentRequestKind, RpcError};
 use crate::core::rows::AgentRequestRow;

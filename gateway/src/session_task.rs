@@ -9,12 +9,7 @@ mod step;
 pub(crate) use deps::{ActorRequest, CommandQueues, Deps, LoadRetry, Profiles};
 
 use crate::config::load::LoadedConfig;
-use crate::core::actor::Actor;
-use crate::core::actor::ActorInput;
-use crate::core::actor::AgentProfile;
-use crate::core::actor::CommandReply;
-use crate::core::actor::LeaseEvent;
-use crate::core::actor::Ticket;
+use crate::core::actor::{Actor, ActorInput, AgentProfile, CommandReply, LeaseEvent, Ticket};
 use crate::core::effect::ActorFence;
 use crate::error::Failure;
 use crate::lookup::{LookupError, LookupRequest, LookupResults, look_up, look_up_with_timeout};

@@ -9,9 +9,8 @@ use crate::core::ladder::{
 use crate::core::lease::{PidScope, ProcessRecord};
 use crate::core::limits::{self, Controllers};
 use crate::launchdir::{LaunchDirError, WrapperRoot};
-use crate::sys::Sys;
-use crate::sys::cgroup;
 use crate::sys::linux::Linux;
+use crate::sys::{Sys, cgroup};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;

@@ -5,10 +5,8 @@
 
 use super::{BindRequest, SessionBindingService};
 use crate::config::Binding;
-use crate::config::load::LoadedConfig;
-use crate::config::load::nearest_source;
-use crate::core::binding::Placement;
-use crate::core::binding::binding_notice;
+use crate::config::load::{LoadedConfig, nearest_source};
+use crate::core::binding::{Placement, binding_notice};
 use crate::core::command::gate::SYSTEM;
 use crate::core::configured::{
     BindParams, RetiredSession, StaticBindingAction, StaticSessionSpec, find_entry, static_binding_action,

@@ -2,14 +2,9 @@
 //! created yet (D10, H13). A binding that cannot be read is kept, and only a few channel requests run at
 //! once.
 
-use super::BindingError;
-use super::SessionBinding;
-use super::SessionBindingService;
-use crate::channel::OpenChildOutcome;
-use crate::channel::Outgoing;
-use crate::core::binding::StartupAction;
-use crate::core::binding::binding_notice;
-use crate::core::binding::startup_action;
+use super::{BindingError, SessionBinding, SessionBindingService};
+use crate::channel::{OpenChildOutcome, Outgoing};
+use crate::core::binding::{StartupAction, binding_notice, startup_action};
 use crate::core::project::{PartKind, nonce_of};
 use crate::core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::store::{StoreError, Tx, bindings, now_ms, sessions};

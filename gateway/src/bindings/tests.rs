@@ -1,18 +1,10 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::start::ReconcileCounts;
 use super::*;
-use crate::channel::BoxFuture;
-use crate::channel::ChannelAdapter;
-use crate::channel::LookupOutcome;
-use crate::channel::OpenChildOutcome;
-use crate::channel::Outgoing;
-use crate::channel::SendOutcome;
-use crate::core::binding::BindingTimeout;
-use crate::core::binding::Capabilities;
-use crate::core::route::Route;
-use crate::core::route::UnboundDestination;
-use crate::core::split::MessageLimit;
-use crate::core::split::Unit;
+use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, OpenChildOutcome, Outgoing, SendOutcome};
+use crate::core::binding::{BindingTimeout, Capabilities};
+use crate::core::route::{Route, UnboundDestination};
+use crate::core::split::{MessageLimit, Unit};
 use crate::store::codec::run;
 use crate::store::delivery;
 use crate::tests::{binding_row, conversation, eventually, open, session_row, spawn};

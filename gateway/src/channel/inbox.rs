@@ -1,10 +1,6 @@
 //! Inbound port: the interface through which channels pass incoming events to the gateway.
 
-use super::BoundConversation;
-use super::BoxFuture;
-use super::ConversationRef;
-use super::Inbound;
-use super::MessageButton;
+use super::{BoundConversation, BoxFuture, ConversationRef, Inbound, MessageButton};
 use std::any::Any;
 use std::time::Duration;
 use tokio::sync::watch;

@@ -4,8 +4,6 @@
 
 use super::ConfigArgs;
 use crate::agents::Agents;
-use crate::app;
-use crate::bindings;
 use crate::cli::serve::supervisor_of;
 use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::config::source::{Shape, schema};
@@ -18,11 +16,11 @@ use crate::core::project::{RenderData, RunDigest, Style, render_row};
 use crate::core::rows::{ConversationRef, RunMode};
 use crate::core::split::{MessageLimit, Unit};
 use crate::error::Failure;
-use crate::forget;
 use crate::live::LiveConfig;
-use crate::local_probe;
 use crate::runtime::Registry;
 use crate::runtime::direct::DirectRuntime;
+use crate::{app, bindings};
+use crate::{forget, local_probe};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde_json::json;

@@ -1,11 +1,7 @@
 //! `serve`: the gateway in the foreground.
 
 use crate::app;
-use crate::app::GatewayReady;
-use crate::app::Reload;
-use crate::app::ServiceSignals;
-use crate::app::SighupAction;
-use crate::app::StartOptions;
+use crate::app::{GatewayReady, Reload, ServiceSignals, SighupAction, StartOptions};
 use crate::channel::ChannelAdapter;
 use crate::cli::config::{ConfigArgs, read};
 use crate::cli::output::{CliError, CliResult, Out};

@@ -4,12 +4,9 @@
 
 use crate::agents::Agents;
 use crate::app;
-use crate::app::GatewayReady;
-use crate::app::ServiceSignals;
-use crate::app::SighupAction;
+use crate::app::{GatewayReady, ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
-use crate::cli::agents::agents_found_here;
-use crate::cli::agents::exe;
+use crate::cli::agents::{agents_found_here, exe};
 use crate::cli::config::environment;
 use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};

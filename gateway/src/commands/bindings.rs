@@ -1,15 +1,10 @@
 //! Commands on bindings: bind, unbind, verbosity and timeouts.
 
 use super::{CommandContext, Commands, ResolvedCommand};
-use crate::bindings::BINDING_SCOPE;
-use crate::bindings::BindRequest;
-use crate::bindings::SessionBinding;
-use crate::bindings::UnbindTarget;
 use crate::bindings::configured::may_unbind;
-use crate::core::binding::BindingTimeout;
-use crate::core::binding::binding_notice;
-use crate::core::command::gate::AccessRequirement;
-use crate::core::command::gate::Ownership;
+use crate::bindings::{BINDING_SCOPE, BindRequest, SessionBinding, UnbindTarget};
+use crate::core::binding::{BindingTimeout, binding_notice};
+use crate::core::command::gate::{AccessRequirement, Ownership};
 use crate::core::rows::{BindingRow, Verbosity};
 use crate::core::session::SessionState;
 use crate::core::ttl::format_duration;

@@ -1,21 +1,11 @@
 //! Commands that list and answer permission requests.
 
-use super::CommandContext;
-use super::Commands;
-use super::ResolvedCommand;
-use super::usage;
-use crate::core::command::AnswerArgs;
-use crate::core::command::PermissionChoice;
-use crate::core::link::AgentRequestKind;
-use crate::core::link::PermissionOption;
-use crate::core::permission::NOT_PENDING;
-use crate::core::permission::kind_note;
-use crate::core::permission::parse_permission_id;
-use crate::core::permission::short_id;
-use crate::core::project::actions::ButtonSubject;
-use crate::core::project::actions::resolution_line;
-use crate::core::project::escape_name;
-use crate::core::project::quote_name;
+use super::{CommandContext, Commands, ResolvedCommand, usage};
+use crate::core::command::{AnswerArgs, PermissionChoice};
+use crate::core::link::{AgentRequestKind, PermissionOption};
+use crate::core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
+use crate::core::project::actions::{ButtonSubject, resolution_line};
+use crate::core::project::{escape_name, quote_name};
 use crate::core::rows::{ConversationRef, PermissionRow, PermissionState};
 use crate::error::Failure;
 use crate::inbound::message_idempotency_key;

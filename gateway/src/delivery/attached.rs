@@ -1,15 +1,10 @@
 //! Files of parts: rendered again from the journal when sent, and replaced by text where the channel rejects
 //! them.
 
-use super::pass::DeliveryWorker;
-use super::pass::parts_of;
-use crate::channel::ChannelAdapter;
-use crate::channel::OutgoingFile;
+use super::pass::{DeliveryWorker, parts_of};
+use crate::channel::{ChannelAdapter, OutgoingFile};
 use crate::core::project;
-use crate::core::project::MessageFile;
-use crate::core::project::MessagePart;
-use crate::core::project::Style;
-use crate::core::project::StyleHistory;
+use crate::core::project::{MessageFile, MessagePart, Style, StyleHistory};
 use crate::core::rows::BindingRow;
 use crate::store::delivery::{self as rows, PartRow, PartState};
 use crate::store::{StoreError, styles};

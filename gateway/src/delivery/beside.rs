@@ -2,12 +2,8 @@
 //! message.
 
 use super::pass::DeliveryWorker;
-use crate::channel::ChannelAdapter;
-use crate::channel::EditOutcome;
-use crate::channel::Outgoing;
-use crate::channel::Signal;
-use crate::core::project::MessagePart;
-use crate::core::project::PartKind;
+use crate::channel::{ChannelAdapter, EditOutcome, Outgoing, Signal};
+use crate::core::project::{MessagePart, PartKind};
 use crate::core::rows::BindingRow;
 use crate::core::run::RunState;
 use crate::core::split::last_part;

@@ -7,19 +7,10 @@
 
 use super::SCAN_MS_MIN;
 use super::pass::DeliveryWorker;
-use crate::channel::ChannelAdapter;
-use crate::channel::EditOutcome;
-use crate::channel::LookupOutcome;
-use crate::channel::MessageButton;
-use crate::channel::Outgoing;
-use crate::channel::SendOutcome;
-use crate::channel::Signal;
-use crate::channel::WORKING_MS;
-use crate::core::card::Card;
-use crate::core::card::CardRecord;
-use crate::core::card::CardUpdate;
-use crate::core::card::CardUpdateResult;
-use crate::core::card::UpdateRate;
+use crate::channel::{
+    ChannelAdapter, EditOutcome, LookupOutcome, MessageButton, Outgoing, SendOutcome, Signal, WORKING_MS,
+};
+use crate::core::card::{Card, CardRecord, CardUpdate, CardUpdateResult, UpdateRate};
 use crate::core::project::actions::card_buttons;
 use crate::core::project::{PartKind, card_nonce};
 use crate::core::rows::{BindingRow, BindingStatus};

@@ -1,9 +1,8 @@
 //! Delivers one binding: plans, sends and settles journal rows in order.
 
-use super::WorkerExit;
-use super::attached;
 use super::cards::StatusCardUpdater;
 use super::tries::RetryState;
+use super::{WorkerExit, attached};
 use crate::channel::{ChannelAdapter, Channels, Outgoing, SendOutcome};
 use crate::config::DeliveryMode;
 use crate::core::card::UpdateRate;

@@ -1,14 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::channel::BoxFuture;
-use crate::channel::ChannelAdapter;
-use crate::channel::LookupOutcome;
-use crate::channel::Outgoing;
-use crate::channel::SendOutcome;
 use crate::channel::console::Console;
-use crate::config::load::Inputs;
-use crate::config::load::LoadedConfig;
-use crate::config::load::load;
+use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use crate::core::event::EventKind;
 use crate::core::route::UnboundDestination;
 use crate::core::rows::{ConversationRef, RunMode};

@@ -2,22 +2,13 @@
 //! then sends the response. If the adapter cannot (a kill, an acknowledgement that may be lost), the gateway
 //! executes the interaction anyway and reports it in the conversation.
 
-use super::InboundService;
-use super::Inner;
-use super::queue_key;
-use super::validate;
-use crate::channel::PartKind;
-use crate::channel::PostedReply;
-use crate::channel::ReplyReservation;
-use crate::channel::ReserveOutcome;
-use crate::core::command;
-use crate::core::command::ChatCommand;
-use crate::core::command::SessionAction;
-use crate::core::permission::NOT_PENDING;
-use crate::core::permission::parse_permission_id;
+use super::{InboundService, Inner, queue_key, validate};
+use crate::channel::{PartKind, PostedReply, ReplyReservation, ReserveOutcome};
+use crate::core::command::{ChatCommand, SessionAction};
+use crate::core::permission::{NOT_PENDING, parse_permission_id};
 use crate::core::project::quote_name;
 use crate::core::rows::ConversationRef;
-use crate::core::told;
+use crate::core::{command, told};
 use crate::error::Failure;
 use crate::store::buttons::{self, ButtonMessage};
 use crate::store::inbox::{self, Inbound, Outcome};

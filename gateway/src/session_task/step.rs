@@ -1,21 +1,11 @@
 //! One step: the actor decides, the store commits, and only then are the effects executed. Also the recovery
 //! from a failed commit.
 
-use super::ActorRequest;
-use super::SessionTask;
-use super::TaskEnded;
-use super::record_blocked_session;
-use super::refuse_waiting;
-use super::trouble;
-use crate::core::actor::ActorCommand;
-use crate::core::actor::ActorEffect;
-use crate::core::actor::ActorInput;
-use crate::core::actor::CommandReply;
-use crate::core::actor::IdempotencyRecord;
-use crate::core::actor::LeaseEvent;
-use crate::core::actor::StepContext;
-use crate::core::actor::StepOutput;
-use crate::core::actor::Ticket;
+use super::{ActorRequest, SessionTask, TaskEnded, record_blocked_session, refuse_waiting, trouble};
+use crate::core::actor::{
+    ActorCommand, ActorEffect, ActorInput, CommandReply, IdempotencyRecord, LeaseEvent, StepContext,
+    StepOutput, Ticket,
+};
 use crate::core::effect::Write;
 use crate::core::rows::LeaseStatus;
 use crate::error::Failure;

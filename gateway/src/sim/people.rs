@@ -2,10 +2,7 @@
 //! repeat answered ones.
 
 use super::room::{ACCOUNT, ROOM};
-use crate::channel::ConversationEvent;
-use crate::channel::ConversationEventOutcome;
-use crate::channel::InboundPort;
-use crate::channel::MessageChangeOutcome;
+use crate::channel::{ConversationEvent, ConversationEventOutcome, InboundPort, MessageChangeOutcome};
 use crate::core::actor::ActorCommand;
 use crate::core::binding::Placement;
 use crate::core::request::{CloseRequest, PromptRequest, SpawnRequest};

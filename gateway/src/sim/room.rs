@@ -2,11 +2,7 @@
 //! not know which messages it has, all by chance. Its messages are what users see.
 
 use super::chance::SeededRng;
-use crate::channel::BoxFuture;
-use crate::channel::ChannelAdapter;
-use crate::channel::LookupOutcome;
-use crate::channel::Outgoing;
-use crate::channel::SendOutcome;
+use crate::channel::{BoxFuture, ChannelAdapter, LookupOutcome, Outgoing, SendOutcome};
 use crate::core::route::UnboundDestination;
 use crate::core::rows::ConversationRef;
 use crate::core::split::{MessageLimit, Unit};

@@ -5,15 +5,14 @@
     reason = "a failed unwrap is a failed test, and it says why"
 )]
 
-use super::ear;
 use super::host::files;
-use super::laws;
 use super::life::{self, SimPorts, lock};
 use super::people::UserRequest;
 use super::plants::SeededBug;
 use super::reach::{self, SeedResult};
 use super::room::SimChannel;
 use super::stage::{EFFECTS_MIN, SimScheduler, Violation};
+use super::{ear, laws};
 use crate::aside;
 use crate::config::load::LoadedConfig;
 use crate::store::by_hand::SimStore;

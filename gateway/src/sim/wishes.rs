@@ -1,16 +1,9 @@
 //! The next requests of users, their repetitions, and the responses.
 
-use super::ear;
-use super::laws;
-use super::life::SimGateway;
-use super::life::SimPorts;
-use super::life::lock;
-use super::people;
-use super::people::SubmittedRequest;
-use super::people::UserRequest;
-use super::stage::ROOMS;
-use super::stage::SimScheduler;
-use super::stage::Violation;
+use super::life::{SimGateway, SimPorts, lock};
+use super::people::{SubmittedRequest, UserRequest};
+use super::stage::{ROOMS, SimScheduler, Violation};
+use super::{ear, laws, people};
 use crate::channel::ConversationEvent;
 use crate::core::session::Ending;
 
@@ -147,15 +140,14 @@ impl SimScheduler<'_> {
                 }
                 _ => say(text),
             },
-            43 => UserRequest::Changed {
-                conversation: room,
-                change: ConversationEvent::Archived { by_person: true },
-            },
-            44 | 45 => UserRequest::Changed { conversation: room, change: ConversationEvent::Unarchived },
-            46 => UserRequest::Changed {
-                conversation: room,
-                change: ConversationEvent::Gone { why: "deleted".to_owned() },
-            },
+            number @ 43..=46 => {
+                let change = match number {
+                    43 => ConversationEvent::Archived { by_person: true },
+                    46 => ConversationEvent::Gone { why: "deleted".to_owned() },
+                    _ => ConversationEvent::Unarchived,
+                };
+                UserRequest::Changed { conversation: room, change }
+            }
             47 => UserRequest::CaughtUp { conversation: room, through: message },
             48 | 49 => match queued {
                 Some(run) if self.chance.one_in(2) => say(format!("/acp steer --run {run}")),

@@ -3,11 +3,9 @@
 
 use crate::store::codec::run;
 use crate::store::error::StoreError;
-use crate::store::guard;
 use crate::store::lock::StateLock;
-use crate::store::meta;
-use crate::store::rollback;
 use crate::store::schema::{Durability, open_reader, open_writer};
+use crate::store::{guard, meta, rollback};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};

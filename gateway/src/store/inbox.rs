@@ -82,9 +82,9 @@ pub enum ReplyRoute {
     /// The gateway replies with a message in the conversation.
     #[default]
     ByMessage,
-    /// The adapter that delivered the message replies with the content of [`crate::channel::Offered::Taken`],
-    /// as long as it holds a [`crate::channel::Claim`]: slash commands and clicks, which have their own
-    /// response path. Without a claim, the gateway replies.
+    /// The adapter that delivered the message replies with the content of [`crate::channel::IntakeOutcome::Accepted`],
+    /// as long as it holds a [`crate::channel::ReplyReservation`]: slash commands and clicks, which have their own
+    /// response path. Without a reservation, the gateway replies.
     ByCaller,
 }
 

@@ -1,13 +1,10 @@
 //! Export of the supervisor for an upgrade: request, trial of the program, wait for spawns, and conversion to
 //! a value.
 
-use super::check;
-use super::exec;
-use super::image;
-use super::program;
 use super::{
     EntryState, Handover, HandoverFd, ImportedState, InheritableResources, SupervisorState, TaskState,
 };
+use super::{check, exec, image, program};
 use crate::context::{Context, wall_ms};
 use crate::core::lease::Lease;
 use crate::lease_task::LeaseCmd;

@@ -1,9 +1,7 @@
 //! Retries with backoff: no message, edit or deletion is lost because the store or Discord was unavailable
 //! for a moment.
 
-use crate::channel::ConversationEventOutcome;
-use crate::channel::IntakeOutcome;
-use crate::channel::MessageChangeOutcome;
+use crate::channel::{ConversationEventOutcome, IntakeOutcome, MessageChangeOutcome};
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::rest::RestError;

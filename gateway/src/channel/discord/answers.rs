@@ -3,11 +3,7 @@
 //! would be visible as a second reply, the gateway replies in the conversation.
 
 use super::Inner;
-use crate::channel::CallerReply;
-use crate::channel::Inbound;
-use crate::channel::InboundPort;
-use crate::channel::PostedReply;
-use crate::channel::ReplyReservation;
+use crate::channel::{CallerReply, Inbound, InboundPort, PostedReply, ReplyReservation};
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Interaction;
 use acp_discord::rest::{RestError, SentMessage};

@@ -2,14 +2,11 @@
 //! messages, before anything else; and after messages received as events, to verify that none was missed.
 
 use super::Inner;
-use super::lanes::BACKOFF;
-use super::lanes::ConversationWorker;
+use super::lanes::{BACKOFF, ConversationWorker};
 use super::owed::CheckKind;
 use super::reads::BackfillOutcome;
-use crate::channel::BindingLookup;
-use crate::channel::BoundConversation;
-use acp_discord::core::errors::RejectionKind;
-use acp_discord::core::errors::ResourceKind;
+use crate::channel::{BindingLookup, BoundConversation};
+use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::event::Message;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::intake::{MessageClass, classify_message};

@@ -2,8 +2,7 @@
 
 use super::Inner;
 use super::known::OptionalFeature;
-use crate::channel::ChannelHealth;
-use crate::channel::ChannelMetric;
+use crate::channel::{ChannelHealth, ChannelMetric};
 use crate::core::when::format_utc;
 use crate::store::now_ms;
 use acp_discord::core::closes;

@@ -10,15 +10,10 @@
 use super::Inner;
 use super::answers::{PendingResponse, ResendEffect};
 use super::render::{self, body};
-use super::slash::focused_suggestion;
-use super::slash::specs;
-use crate::channel::CallerReply;
-use crate::channel::Inbound;
-use crate::channel::InboundPort;
-use crate::channel::IntakeOutcome;
-use crate::channel::PostedReply;
-use crate::channel::ReplyRoute;
-use crate::channel::ReserveOutcome;
+use super::slash::{focused_suggestion, specs};
+use crate::channel::{
+    CallerReply, Inbound, InboundPort, IntakeOutcome, PostedReply, ReplyRoute, ReserveOutcome,
+};
 use crate::core::command;
 use acp_discord::core::commands::line;
 use acp_discord::core::custom_id::{DecodedCustomId, decode};

@@ -2,9 +2,7 @@
 //! messages go to conversation workers, interactions to tasks of their own, and a background task reads the
 //! bindings ([`super::rounds`]).
 
-use super::Inner;
 use super::bound::BindingCache;
-use super::known;
 use super::known::CacheEvents;
 use super::lanes::{ConversationJob, ConversationWorkers};
 use super::line::EventConnection;
@@ -12,6 +10,7 @@ use super::looks::ArchiveState;
 use super::reads::{BackfillSchedule, BackfillScope};
 use super::registration;
 use super::rounds::{BindingSnapshot, RemovedScope};
+use super::{Inner, known};
 use crate::channel::InboundPort;
 use crate::store::now_ms;
 use acp_discord::core::event::{Click, Event, Message, ReadyEvent, SlashCommand};

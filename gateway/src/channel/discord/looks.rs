@@ -11,8 +11,7 @@ use crate::channel::ConversationEvent;
 use crate::store::now_ms;
 use acp_discord::core::event;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::rest::RestError;
-use acp_discord::rest::model;
+use acp_discord::rest::{RestError, model};
 use tokio::time::Instant;
 
 /// Archive state of a thread.

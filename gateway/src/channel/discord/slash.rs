@@ -2,14 +2,10 @@
 //! command line.
 
 use crate::channel::SuggestionKind;
-use acp_discord::core::commands::CommandArguments;
-use acp_discord::core::commands::CommandOption;
-use acp_discord::core::commands::OptionKind;
-use acp_discord::core::commands::OptionPosition;
-use acp_discord::core::commands::SlashCommandSpec;
-use acp_discord::core::event::GivenOption;
-use acp_discord::core::event::SlashCommand;
-use acp_discord::core::event::Value;
+use acp_discord::core::commands::{
+    CommandArguments, CommandOption, OptionKind, OptionPosition, SlashCommandSpec,
+};
+use acp_discord::core::event::{GivenOption, SlashCommand, Value};
 
 /// Maximum length of a text option, in characters.
 const TEXT_MAX: u32 = 1_000;

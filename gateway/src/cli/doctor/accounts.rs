@@ -5,10 +5,7 @@ use super::{Check, CheckStatus, check};
 use crate::api::AccountView;
 use crate::config::Config;
 use crate::config::load::LoadedConfig;
-use crate::core::policy::BindOrigin;
-use crate::core::policy::PolicyScope;
-use crate::core::policy::SPAWN_NOT_ALLOWED;
-use crate::core::policy::effective_policy;
+use crate::core::policy::{BindOrigin, PolicyScope, SPAWN_NOT_ALLOWED, effective_policy};
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -8,8 +8,7 @@ use crate::core::project::PartKind;
 use crate::core::project::actions::ButtonSubject;
 use crate::core::rows::{AutoResolution, PermissionRow, PermissionState, ResolvedBy};
 use crate::store::buttons::{self, ButtonMessage};
-use crate::store::codec;
-use crate::store::inbox;
+use crate::store::{codec, inbox};
 use acp_shared::ids::{LeaseId, RunId};
 use std::sync::atomic::Ordering;
 

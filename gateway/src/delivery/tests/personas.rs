@@ -1,10 +1,9 @@
 //! What agents say under their own names: such a message has no nonce, so that it is looked for until it cannot arrive.
 
 use super::*;
-use crate::store::Durability;
 use crate::store::backup::backup;
-use crate::store::codec;
 use crate::store::restore::restore;
+use crate::store::{Durability, codec};
 
 /// How what is sent under a name goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,12 +4,10 @@ use super::*;
 use crate::channel::console::Console;
 use crate::channel::{ChannelAdapter, Channels, EditOutcome, Outgoing, SendOutcome};
 use crate::core::project::PartKind;
-use crate::http::console::ConsoleApi;
-use crate::http::console::ConsoleMessageBody;
-use crate::http::console::ConsoleMessageResponse;
-use crate::http::console::ConversationView;
-use crate::http::console::MessagesPage;
 use crate::http::console::router as console_router;
+use crate::http::console::{
+    ConsoleApi, ConsoleMessageBody, ConsoleMessageResponse, ConversationView, MessagesPage,
+};
 use crate::inbound::InboundService;
 use crate::store::Store;
 use crate::store::console::{NewConsoleMessage, insert};

@@ -1,11 +1,8 @@
 //! Commands through the inlet: what they do, what they answer, who may, and that each is done once.
 use super::several::{Square, at};
 use super::*;
-use crate::channel::BoxFuture;
-use crate::channel::LookupOutcome;
-use crate::core::link::AgentRequest;
-use crate::core::link::AgentRequestKind;
-use crate::core::link::PermissionOption;
+use crate::channel::{BoxFuture, LookupOutcome};
+use crate::core::link::{AgentRequest, AgentRequestKind, PermissionOption};
 use crate::core::project::PartKind;
 use crate::core::project::actions::ButtonSubject;
 use crate::core::rows::{BindingRow, PermissionState};

@@ -3,8 +3,7 @@
 
 use super::fake::{Party, inlet_of, party};
 use super::*;
-use crate::channel::BindingLookup;
-use crate::channel::InboundPort;
+use crate::channel::{BindingLookup, InboundPort};
 use crate::core::configured::StaticSessionSpec;
 use std::path::Path;
 

@@ -4,8 +4,7 @@
 
 use super::DirectMachine;
 use super::state::HeldSurrogate;
-use crate::core::intake::AgentLine;
-use crate::core::intake::rejoin_surrogates;
+use crate::core::intake::{AgentLine, rejoin_surrogates};
 use crate::core::jsonrpc::ObjectMembers;
 use crate::core::link::BackendStep;
 use serde_json::json;

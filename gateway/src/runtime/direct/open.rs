@@ -2,20 +2,12 @@
 //! `session/load`, then the mode and the options, one at a time. An old conversation is either resumed or the
 //! opening fails; it is never replaced by a new one.
 
-use super::DirectMachine;
-use super::control;
-use super::lens;
-use super::state::HandshakePhase;
-use super::state::MachineState;
-use super::state::OptionFormat;
-use super::state::WantedSession;
-use crate::core::agent_settings::AgentSettings;
-use crate::core::agent_settings::SettingsReport;
+use super::state::{HandshakePhase, MachineState, OptionFormat, WantedSession};
+use super::{DirectMachine, control, lens};
+use crate::core::agent_settings::{AgentSettings, SettingsReport};
 use crate::core::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
 use crate::core::link::{AskGuarantee, BackendStep, OptionChange, StartSessionParams};
-use crate::core::mcp;
-use crate::core::preset;
-use crate::core::sanitize;
+use crate::core::{mcp, preset, sanitize};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use serde_json::{Map, Value, json};

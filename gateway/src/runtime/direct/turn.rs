@@ -1,20 +1,12 @@
 //! The open session: prompt, steer, cancel, options, probe, close, and the responses to them.
 
-use super::DirectMachine;
-use super::control;
-use super::lens;
-use super::state::ActiveTurn;
-use super::state::HandshakePhase;
-use super::state::PENDING_MAX;
-use super::state::booleans;
-use crate::core::agent_settings;
-use crate::core::agent_settings::ConfigOption;
-use crate::core::agent_settings::MODEL_OPTION;
-use crate::core::agent_settings::SettingsReport;
-use crate::core::files;
+use super::state::{ActiveTurn, HandshakePhase, PENDING_MAX, booleans};
+use super::{DirectMachine, control, lens};
+use crate::core::agent_settings::{ConfigOption, MODEL_OPTION, SettingsReport};
 use crate::core::jsonrpc::{self, CANCELLED, string};
 use crate::core::link::{BackendStep, CloseMode, InputKind, OptionChange, SubmitParams};
 use crate::core::sanitize;
+use crate::core::{agent_settings, files};
 use crate::error::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;

@@ -3,8 +3,7 @@
 use super::DirectMachine;
 use super::halves::{MESSAGE, THOUGHT};
 use super::lens;
-use super::state::HandshakePhase;
-use super::state::booleans;
+use super::state::{HandshakePhase, booleans};
 use crate::core::agent_settings::SettingsReport;
 use crate::core::event::EventKind;
 use crate::core::intake::AgentLine;
