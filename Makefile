@@ -30,7 +30,7 @@ SIM_SEEDS ?= 2000
 EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions test test-foreign test-foreign-nightly test-vm picture nightly replay cases mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build wrapper man completions test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -111,9 +111,6 @@ fuzz-planted: ## Show that each fuzz target finds a panic that was planted in it
 
 replay: ## Play a seed of the simulation and print all of it (SIM_SEED=N)
 	SIM_SEED="$(SIM_SEED)" $(EXACT) sim::tests::replay -- --exact --nocapture
-
-cases: ## Show which test covers which case of the reference, and what is missing
-	$(CARGO) test --locked -p acp-tests --test tidy -- --nocapture every_case_has_its_tests
 
 mutants: ## Break what decides about processes, one place at a time: a test must notice (needs cargo-mutants)
 	$(CARGO) mutants -p acp-supervisor $(addprefix -f supervisor/src/core/,verify.rs reap.rs tree.rs) \

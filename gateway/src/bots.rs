@@ -171,7 +171,7 @@ mod tests {
     /// Accounts are added, changed and removed with the configuration; an invalid one keeps its old settings
     /// and affects no other.
     #[tokio::test]
-    async fn d07_a_reload_changes_accounts_and_nothing_else() {
+    async fn a_reload_changes_accounts_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             std::fs::write(dir.path().join(name), text).unwrap();

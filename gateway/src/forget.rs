@@ -98,7 +98,7 @@ mod tests {
     /// All records of that age are deleted, and only those; messages with a remaining record are still
     /// recognized as echoes.
     #[tokio::test]
-    async fn c13_only_what_no_channel_brings_any_more_is_forgotten() {
+    async fn only_what_no_channel_brings_any_more_is_forgotten() {
         let (_dir, store) = open();
         let now_ms = now_ms();
         // One a day, the newest today.
@@ -140,7 +140,7 @@ mod tests {
 
     /// The rows that go are found by their index, and not by a look through all of them.
     #[tokio::test]
-    async fn c13_the_old_ones_are_found_by_index() {
+    async fn the_old_ones_are_found_by_index() {
         let (_dir, store) = open();
         let plan = store.read("plan", |db| {
             let sql = "EXPLAIN QUERY PLAN SELECT message_id FROM acp_said WHERE said_at < 1 ORDER BY said_at LIMIT 9";
@@ -152,7 +152,7 @@ mod tests {
 
     /// By a clock that was set nothing is judged old.
     #[test]
-    fn c13_a_clock_that_was_set_forgets_nothing() {
+    fn a_clock_that_was_set_forgets_nothing() {
         for (moved_ms, plausible) in [(0, true), (DAY_MS, true), (2 * DAY_MS, true), (2 * DAY_MS + 1, false)]
         {
             assert_eq!(is_clock_plausible(DAY_MS, DAY_MS + moved_ms), plausible, "{moved_ms}");

@@ -232,7 +232,7 @@ async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
 
 /// B15: a newer actor has the session. The older one neither writes nor ends the process that is not its own any more.
 #[tokio::test]
-async fn b15_a_superseded_actor_acts_on_nothing() {
+async fn a_superseded_actor_acts_on_nothing() {
     let mut world = world().await;
     let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
     assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
@@ -248,7 +248,7 @@ async fn b15_a_superseded_actor_acts_on_nothing() {
 
 /// B15: one whose commit failed is made again only if nobody took its session over in the meantime.
 #[tokio::test]
-async fn b15_a_superseded_actor_is_not_made_again() {
+async fn a_superseded_actor_is_not_made_again() {
     let world = world().await;
     let nothing = world.manager.answer_permission(&world.key, "none", "yes", "me", IdempotencyKey::mint());
     assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor is there");
@@ -272,7 +272,7 @@ async fn b15_a_superseded_actor_is_not_made_again() {
 
 /// A mailbox that is full refuses with a reason, and holds up neither cancel nor close.
 #[tokio::test]
-async fn b03_a_full_mailbox_refuses_and_lets_a_cancel_through() {
+async fn a_full_mailbox_refuses_and_lets_a_cancel_through() {
     let world = world().await;
     let prompts = futures_util::future::join_all((0..100).map(|_| world.prompt()));
     let cancel = world.manager.cancel(&world.key, None, IdempotencyKey::mint());
@@ -375,7 +375,7 @@ async fn an_actor_that_panics_is_made_again() {
 }
 
 #[tokio::test]
-async fn b20_a_quiet_actor_that_is_dropped_is_counted() {
+async fn a_quiet_actor_that_is_dropped_is_counted() {
     let world = world().await;
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     let idle = crate::core::rows::SessionRow {

@@ -166,7 +166,7 @@ fn conversation(house: &House) -> f64 {
 }
 
 #[test]
-fn b20_r_a_scrape_says_what_happened() {
+fn a_scrape_says_what_happened() {
     let mut house = House::new(&[]);
     let key = spawns(&house);
     turns(&house, &key);

@@ -179,7 +179,7 @@ async fn execute(store: &Store, sql: &'static str) {
 }
 
 #[tokio::test]
-async fn d05_a_rebind_keeps_the_windows_and_shows_nothing_old() {
+async fn a_rebind_keeps_the_windows_and_shows_nothing_old() {
     let (_dir, store) = open();
     sessions_of(&store, &["1", "2"]).await;
     let hall = Hall::new("a", BOTH);
@@ -254,7 +254,7 @@ async fn what_cannot_be_bound_is_said() {
 
 /// The same conversation id under two accounts: two conversations, and no call for one touches the other.
 #[tokio::test]
-async fn d06_accounts_are_isolated() {
+async fn accounts_are_isolated() {
     let (_dir, store) = open();
     sessions_of(&store, &["1", "2"]).await;
     let (a, b) = (Hall::new("a", BOTH), Hall::new("b", BOTH));
@@ -300,7 +300,7 @@ async fn d06_accounts_are_isolated() {
 }
 
 #[tokio::test]
-async fn d04_all_bindings_of_a_session_in_the_account_get_a_window() {
+async fn all_bindings_of_a_session_in_the_account_get_a_window() {
     let (_dir, store) = open();
     sessions_of(&store, &["1"]).await;
     let hall = Hall::new("a", BOTH);
@@ -344,7 +344,7 @@ async fn a_bind_and_an_unbind_are_done_once_under_their_key() {
 
 /// A touch is on the disk when it returns, so that a stop right after it loses nothing; and time never runs back.
 #[tokio::test]
-async fn d08_a_touch_survives_a_stop() {
+async fn a_touch_survives_a_stop() {
     let (dir, store) = open();
     let row = binding_row(&key("1"), &at("a", "room"));
     spawn(&store, session_row(&key("1")), Some(row.clone())).await;
@@ -366,7 +366,7 @@ fn damage(dir: &std::path::Path, sql: &str) {
 }
 
 #[tokio::test]
-async fn d10_a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
+async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
     let (dir, store) = open();
     let names = ["gone", "closed", "due", "odd", "error", "idle"];
     for name in names {
@@ -412,7 +412,7 @@ async fn d10_a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
 
 /// H13: whatever the crash came between, there is one conversation in the end, and it is the bound one.
 #[tokio::test]
-async fn h13_a_conversation_is_made_once_whatever_happens_meanwhile() {
+async fn a_conversation_is_made_once_whatever_happens_meanwhile() {
     for fates in [vec![], vec![Fate::NotNow], vec![Fate::Lost], vec![Fate::Lost, Fate::Lost, Fate::NotNow]] {
         let (_dir, store) = open();
         sessions_of(&store, &["1"]).await;
@@ -446,7 +446,7 @@ async fn h13_a_conversation_is_made_once_whatever_happens_meanwhile() {
 
 /// A crash after the channel's answer and before the binding is active: the conversation is found again.
 #[tokio::test]
-async fn h13_a_crash_before_the_activation_is_gone_on_from() {
+async fn a_crash_before_the_activation_is_gone_on_from() {
     let (_dir, store) = open();
     let hall = Hall::new("a", BELOW);
     let pending = into_pending(binding_row(&key("1"), &at("a", "room")));
@@ -461,7 +461,7 @@ async fn h13_a_crash_before_the_activation_is_gone_on_from() {
 }
 
 #[tokio::test]
-async fn h13_what_cannot_be_made_is_over_and_said() {
+async fn what_cannot_be_made_is_over_and_said() {
     let (_dir, store) = open();
     sessions_of(&store, &["1", "2"]).await;
     let hall = Hall::new("a", BELOW);
@@ -481,7 +481,7 @@ async fn h13_what_cannot_be_made_is_over_and_said() {
 
 /// The built-in channel makes conversations too: named after the starter, which both of them show, once.
 #[tokio::test]
-async fn h13_the_console_makes_conversations_below_others() {
+async fn the_console_makes_conversations_below_others() {
     let (_dir, store) = open();
     sessions_of(&store, &["1"]).await;
     let console = Arc::new(crate::channel::console::Console::new(store.clone())) as Arc<dyn ChannelAdapter>;
@@ -509,7 +509,7 @@ async fn h13_the_console_makes_conversations_below_others() {
 }
 
 #[tokio::test]
-async fn d10_channels_are_asked_eight_things_at_once_at_most() {
+async fn channels_are_asked_eight_things_at_once_at_most() {
     let (_dir, store) = open();
     let hall = Hall::new("a", BELOW);
     for n in 0..20 {
@@ -530,7 +530,7 @@ async fn d10_channels_are_asked_eight_things_at_once_at_most() {
 
 /// What the router decides is counted with its reason, and follows the adapters that are there.
 #[tokio::test]
-async fn c12_a_route_is_counted_and_follows_the_adapters() {
+async fn a_route_is_counted_and_follows_the_adapters() {
     let (_dir, store) = open();
     let room = at("a", "room");
     spawn(&store, session_row(&key("1")), Some(binding_row(&key("1"), &room))).await;

@@ -289,7 +289,7 @@ proptest! {
 const BOUND: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
 
 #[test]
-fn d15_mistakes_of_bindings_name_their_line() {
+fn mistakes_of_bindings_name_their_line() {
     let after = |text: &str| format!("{BOUND}\n{BOUND}{text}");
     let cases = [
         (

@@ -75,7 +75,7 @@ fn a_binding_goes_where_the_channel_can() {
 }
 
 #[test]
-fn d10_a_start_over_the_whole_space() {
+fn a_start_over_the_whole_space() {
     let mut table = String::new();
     let mut targets = vec![None, Some(BoundSession::Missing)];
     targets.extend(SessionState::ALL.map(|state| Some(BoundSession::Known(state))));
@@ -128,7 +128,7 @@ fn d10_a_start_over_the_whole_space() {
 }
 
 #[test]
-fn d01_a_conversation_is_told_who_works_there_and_for_how_long() {
+fn a_conversation_is_told_who_works_there_and_for_how_long() {
     let mut session = session();
     let told = binding_notice(&session, &row(Some(86_400_000), None));
     assert_eq!(
@@ -154,7 +154,7 @@ fn d01_a_conversation_is_told_who_works_there_and_for_how_long() {
 }
 
 #[test]
-fn d04_a_window_that_is_set_begins_now() {
+fn a_window_that_is_set_begins_now() {
     let before = BindingRow { bound_at_ms: 10, last_activity_at_ms: 20, ..row(Some(1), Some(2)) };
     let idle = with_timeout(before.clone(), BindingTimeout::Idle, Some(500), 100);
     assert_eq!(idle, BindingRow { idle_ms: Some(500), last_activity_at_ms: 100, ..before.clone() });
@@ -169,7 +169,7 @@ fn d04_a_window_that_is_set_begins_now() {
 }
 
 #[test]
-fn d05_a_rebind_keeps_the_windows() {
+fn a_rebind_keeps_the_windows() {
     let before = row(Some(7), None);
     let new = BindingRow { bound_by: "bob".to_owned(), bound_at_ms: 9, ..row(Some(1), Some(1)) };
     let got = carry_over_settings(new.clone(), &before);
@@ -177,7 +177,7 @@ fn d05_a_rebind_keeps_the_windows() {
 }
 
 #[test]
-fn b01_a_stale_binding_is_said_with_its_code_and_what_to_do() {
+fn a_stale_binding_is_said_with_its_code_and_what_to_do() {
     let row = row(None, None);
     for (stale, what) in [
         (StaleReason::SessionMissing, "which does not exist any more"),

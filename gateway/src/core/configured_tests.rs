@@ -50,7 +50,7 @@ fn made(entry: &Binding) -> StaticSessionSpec {
 }
 
 #[test]
-fn d15_direct_goes_before_the_parent_and_an_account_before_any() {
+fn direct_goes_before_the_parent_and_an_account_before_any() {
     let all = [
         entry("*", "up", "parent-any"),
         entry("a", "up", "parent-a"),
@@ -90,7 +90,7 @@ fn d15_direct_goes_before_the_parent_and_an_account_before_any() {
 }
 
 #[test]
-fn d15_the_key_follows_from_the_conversation() {
+fn the_key_follows_from_the_conversation() {
     let agent = AgentName::parse("codex").unwrap();
     let first = first_key(&agent, ("discord", "default", "123")).unwrap();
     // Of sha256("discord:default:123"), as the source makes it.
@@ -123,7 +123,7 @@ fn what_a_row_was_made_from_is_read_again() {
 
 /// Every combination of what is configured, what is bound and what is there.
 #[test]
-fn d15_what_is_done_before_a_message_is_routed() {
+fn what_is_done_before_a_message_is_routed() {
     use SessionState::{Closed, Error, Idle, Running};
     use StaticBindingAction::Leave;
     let now = entry("a", "c", "codex");
@@ -276,7 +276,7 @@ prop_compose! {
 proptest! {
     /// Once what is decided was done, nothing more is: the same message twice, or the next one, finds all in place.
     #[test]
-    fn d15_what_was_done_is_not_done_again(
+    fn what_was_done_is_not_done_again(
         table in prop::collection::vec(some_entry(), 0..5),
         before in prop::option::of(some_entry()),
         parent in prop::option::of(Just("up")),

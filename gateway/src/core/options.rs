@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn b14_every_option_has_its_limits() {
+    fn every_option_has_its_limits() {
         let long = |count: usize| "x".repeat(count);
         let table = [
             (Setting::Mode(long(64)), true),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn b14_a_session_has_a_bounded_number_of_options() {
+    fn a_session_has_a_bounded_number_of_options() {
         let mut full = options();
         for number in 0..CONFIG_MAX {
             let setting = config(&format!("k{number}"), "v");

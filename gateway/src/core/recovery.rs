@@ -158,7 +158,7 @@ mod tests {
     /// Every combination of rows has an answer that is written down: state and lease down the table, runs across
     /// (none, running, queued, running+queued, then the same with steers).
     #[test]
-    fn b12_every_combination_of_rows_has_its_step() {
+    fn every_combination_of_rows_has_its_step() {
         let mut table = String::new();
         for rows in every_combination() {
             if !rows.running && !rows.queued && !rows.steers {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn b12_nothing_that_has_not_ended_is_left_to_itself() {
+    fn nothing_that_has_not_ended_is_left_to_itself() {
         for rows in every_combination() {
             let unfinished = rows.running || rows.queued || rows.steers;
             let rests = recovery_action(rows) == RecoveryAction::Rest;

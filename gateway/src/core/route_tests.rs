@@ -82,7 +82,7 @@ fn inbound_over_the_whole_space() {
 }
 
 #[test]
-fn b01_refusals_say_what_to_do() {
+fn refusals_say_what_to_do() {
     let stale = binding("c", None, BindingStatus::Active);
     for target in [BoundSession::Missing, BoundSession::Known(SessionState::Closed)] {
         let Route::Refused { failure, .. } =
@@ -95,7 +95,7 @@ fn b01_refusals_say_what_to_do() {
 }
 
 #[test]
-fn d11_windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
+fn windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
     let mut row = binding("c", None, BindingStatus::Active);
     let idle = BoundSession::Known(SessionState::Idle);
     assert_eq!(expired(&row, idle, 2_499), None);
@@ -108,7 +108,7 @@ fn d11_windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
 
 /// Every combination of bindings, requester, session and adapter: what is chosen, and why.
 #[test]
-fn c12_outbound_over_the_whole_space() {
+fn outbound_over_the_whole_space() {
     let active = |id: &str, parent| binding(id, parent, BindingStatus::Active);
     let of_status = |id: &str, parent, status| binding(id, parent, status);
     let mut elsewhere = active("c", None);
@@ -254,7 +254,7 @@ fn without_a_target_nothing_is_guessed() {
 
 /// A session spawned by another session answers in its own bound conversation, not in the owner's.
 #[test]
-fn c12_a_bound_child_of_a_parent_answers_in_its_own_conversation() {
+fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
     let key = SessionKey::parse("agent:demo:acp:1").unwrap();
     let child = BindingRow {
         target_kind: TargetKind::Subagent,
@@ -274,7 +274,7 @@ fn c12_a_bound_child_of_a_parent_answers_in_its_own_conversation() {
 
 /// The same conversation id under two accounts are two conversations.
 #[test]
-fn d06_accounts_do_not_see_each_other() {
+fn accounts_do_not_see_each_other() {
     let key = SessionKey::parse("agent:demo:acp:1").unwrap();
     let mut second = binding("c", None, BindingStatus::Active);
     second.conversation.account_id = "second".to_owned();

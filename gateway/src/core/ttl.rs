@@ -200,7 +200,7 @@ mod tests {
     /// The effective window is the minimum of all, and says which it is; 0 is off, a window of the binding's own
     /// goes before the configured one.
     #[test]
-    fn d02_the_effective_window_is_the_earliest_with_its_source() {
+    fn the_effective_window_is_the_earliest_with_its_source() {
         use TimeoutKind as S;
         let table = [
             ("nothing is on", windows(0, 0, 0, 0), None, None, None),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn d11_what_runs_protects_every_window() {
+    fn what_runs_protects_every_window() {
         let on = windows(1, 1, 1, 1);
         let busy = TimeoutInput { busy: true, ..subject(vec![clock(Some(1), Some(1))]) };
         assert_eq!(on.all(&busy), []);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn d02_people_read_which_limit_it_was() {
+    fn people_read_which_limit_it_was() {
         let say = |source, window_ms| Expiry { at_ms: 0, source, window_ms, binding_id: None }.reason();
         assert_eq!(say(TimeoutKind::BindingIdle, 86_400_000), "nothing was said here for 1d, the idle limit");
         assert_eq!(

@@ -299,7 +299,7 @@ async fn undisturbed() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn c09_a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
+async fn a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
     let want = undisturbed().await;
     assert_eq!(want.len(), PARTS);
     for fault in [Fault::HangBefore, Fault::HangAfter] {
@@ -323,7 +323,7 @@ async fn c09_a_crash_in_any_call_of_the_channel_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn c09_a_crash_after_any_commit_loses_and_repeats_nothing() {
+async fn a_crash_after_any_commit_loses_and_repeats_nothing() {
     let want = undisturbed().await;
     // The style, the plan, and two for each part.
     for commits in 1..=20 {
@@ -345,7 +345,7 @@ async fn c09_a_crash_after_any_commit_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn c11_faults_of_the_channel_lose_and_repeat_nothing() {
+async fn faults_of_the_channel_lose_and_repeat_nothing() {
     let want = undisturbed().await;
     for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
         let (_dir, store) = written().await;
@@ -406,7 +406,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
 
 /// H12: it stays uncertain, is not sent again, and that is said.
 #[tokio::test]
-async fn h12_a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
+async fn a_part_that_cannot_be_looked_for_stays_uncertain_and_that_is_said() {
     for (fault, shown) in [(Fault::LostAfter, &["x"][..]), (Fault::LostBefore, &[])] {
         let (texts, states) = blindly(&[fault]).await;
         assert_eq!(states, ["uncertain", "sent"]);
@@ -543,7 +543,7 @@ async fn attempts_retries_and_rate_limits_are_counted() {
 /// A turn of a session is shown where the session is bound and nowhere else: not above that conversation, where its
 /// owner is bound, and not where it was asked for. A prompt from the command line makes no difference.
 #[tokio::test]
-async fn c12_only_the_bound_conversation_is_told() {
+async fn only_the_bound_conversation_is_told() {
     let (_dir, store) = open();
     let parent = SessionKey::parse("agent:demo:acp:parent").unwrap();
     spawn(&store, session_row(&parent), Some(binding_row(&parent, &conversation("c")))).await;

@@ -66,7 +66,7 @@ async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService)
 }
 
 #[tokio::test]
-async fn c14_a_message_is_one_prompt_however_often_it_comes() {
+async fn a_message_is_one_prompt_however_often_it_comes() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let first = inlet.accept(message("m1", "hello")).await.unwrap();
     let Outcome::Prompted { session_key, queued_behind: 0, text, .. } = &first else { panic!("{first:?}") };
@@ -83,7 +83,7 @@ async fn c14_a_message_is_one_prompt_however_often_it_comes() {
 }
 
 #[tokio::test]
-async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
+async fn a_restart_between_any_two_steps_gives_the_same_outcome() {
     let whole = [
         line("person", "hello"),
         line("person", "queued"),
@@ -115,7 +115,7 @@ async fn c14_a_restart_between_any_two_steps_gives_the_same_outcome() {
 }
 
 #[tokio::test]
-async fn b01_what_goes_nowhere_is_said() {
+async fn what_goes_nowhere_is_said() {
     let (_dir, store) = open();
     let fake = Fake::new(&store);
     let inlet = inlet(&store, &fake);
@@ -145,7 +145,7 @@ async fn b01_what_goes_nowhere_is_said() {
 }
 
 #[tokio::test]
-async fn c14_a_claim_that_failed_is_released_and_taken_up_again() {
+async fn a_claim_that_failed_is_released_and_taken_up_again() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
     let failure = inlet.accept(message("m1", "hello")).await.unwrap_err();

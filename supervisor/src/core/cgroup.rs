@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn h9_what_is_in_the_group_of_any_lease_is_told() {
+    fn what_is_in_the_group_of_any_lease_is_told() {
         let subtree = CgroupSubtree::new("/s", "ab");
         let id = fixture::lease().lease_id;
         for (group, want) in [
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn h21_a_group_with_somebody_else_in_it_is_never_killed_at_once() {
+    fn a_group_with_somebody_else_in_it_is_never_killed_at_once() {
         let leaf = CgroupSubtree::new("/", "ab").leaf(fixture::lease().lease_id);
         let guard = SignalGuard { own_ancestry: HashSet::from([10, 9]), other_roots: HashSet::from([70]) };
         let some = Some(&leaf);

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn h23_every_rung_is_explained_with_its_residue() {
+    fn every_rung_is_explained_with_its_residue() {
         let no_groups = KernelFeatures { groups: CgroupSupport::ReadOnly, ..ALL };
         let shown = |abilities: &KernelFeatures, config: &Config| {
             report_levels(abilities, config)
@@ -508,7 +508,7 @@ mod tests {
 
     /// What operators read is what the program says.
     #[test]
-    fn h23_the_runbook_says_the_same() {
+    fn the_runbook_says_the_same() {
         let runbook = include_str!("../../../docs/manual/runbook.md");
         let runbook = runbook.split_whitespace().collect::<Vec<_>>().join(" ");
         for report in report_levels(&ALL, &Config::default()) {

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn c12_c13_s_first_processes_are_compared_by_one_clock_or_by_their_inodes() {
+    fn first_processes_are_compared_by_one_clock_or_by_their_inodes() {
         let here = PidScope {
             boot_id: "boot".into(),
             pidns: 7,
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn h23_s_only_another_boot_or_an_ended_namespace_proves_an_end_by_itself() {
+    fn only_another_boot_or_an_ended_namespace_proves_an_end_by_itself() {
         let init = |inode| NsInit { start_ticks: Some(1), inode };
         let here = PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: init(Some(3)) };
         for (name, scope, over) in [

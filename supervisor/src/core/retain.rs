@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn c16_s_a_wall_clock_that_is_set_by_years_erases_nothing_and_keeps_nothing_for_ever() {
+    fn a_wall_clock_that_is_set_by_years_erases_nothing_and_keeps_nothing_for_ever() {
         let years = YEARS_MS.cast_signed();
         for set_ms in [0, 3_600_000, -3_600_000, years, -years, i64::MIN, i64::MAX] {
             let seen = |at_ms, after_ms| is_over(EndTime::Seen(at_ms), after_ms, set_ms);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn h23_s_only_what_is_proved_gone_is_forgotten() {
+    fn only_what_is_proved_gone_is_forgotten() {
         for state in LeaseState::ALL {
             for (rest, gone) in [
                 (None, false),

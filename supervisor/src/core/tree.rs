@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn h9_c20_what_cannot_be_read_is_not_called_outside() {
+    fn what_cannot_be_read_is_not_called_outside() {
         // 10 is a root; 11 and 12 are below it, 20 is not; 30 has a parent that is hidden, 40 is its own ancestor.
         let parent = |pid| match pid {
             12 => Some(11),

@@ -262,7 +262,7 @@ fn a_lease_is_an_orphan_only_of_a_dead_supervisor() {
 }
 
 #[test]
-fn c13_s_start_times_of_another_clock_say_nothing() {
+fn start_times_of_another_clock_say_nothing() {
     let w = world();
     let elsewhere = |timens| PidScope { timens, ..w.scope.clone() };
     let live = Evidence { inode: None, ..w.live() };

@@ -201,7 +201,7 @@ mod tests {
     use crate::sys::linux::Linux;
 
     #[test]
-    fn c20_a_proc_that_hides_is_told_by_its_options() {
+    fn a_proc_that_hides_is_told_by_its_options() {
         let with = |options: &str| format!("22 1 0:5 / /proc rw,relatime shared:3 - proc proc {options}\n");
         for (text, want) in [
             (with("rw"), false),
@@ -220,7 +220,7 @@ mod tests {
 
     /// What a pidfd says of a parent is what `/proc` says, where the kernel says anything.
     #[test]
-    fn c20_parent_and_children_are_told_without_the_list() {
+    fn parent_and_children_are_told_without_the_list() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let (me, pid) = (std::process::id().cast_signed(), child.id().cast_signed());
         let sys = Linux::new();

@@ -290,7 +290,7 @@ fn check_order(log: &[Instance]) {
 }
 
 #[tokio::test]
-async fn c71_c50_a12_r_the_supervisor_is_killed_at_each_step_of_a_spawn() {
+async fn the_supervisor_is_killed_at_each_step_of_a_spawn() {
     possible!(Ability::Ptrace);
     assert!(SpawnStep::ALL.iter().all(|step| SPAWN.iter().any(|point| point.0 == *step)));
     let mut rig = Rig::new().await;
@@ -308,7 +308,7 @@ async fn c71_c50_a12_r_the_supervisor_is_killed_at_each_step_of_a_spawn() {
 }
 
 #[tokio::test]
-async fn c71_a12_a15_r_the_wrapper_is_killed_at_each_step_of_a_spawn() {
+async fn the_wrapper_is_killed_at_each_step_of_a_spawn() {
     possible!(Ability::Ptrace);
     let mut rig = Rig::new().await;
     let (mut gateway, tracer) = rig.traced().await;
@@ -339,7 +339,7 @@ async fn c71_a12_a15_r_the_wrapper_is_killed_at_each_step_of_a_spawn() {
 /// The adapter dies by itself before the wrapper says that it is there, before it is let go, and in that moment: the
 /// spawn is refused, or its status arrives.
 #[tokio::test]
-async fn c70_r_the_adapter_is_killed_before_the_hello_and_before_go() {
+async fn the_adapter_is_killed_before_the_hello_and_before_go() {
     possible!(Ability::Ptrace);
     let mut rig = Rig::new().await;
     let (mut gateway, tracer) = rig.traced().await;
@@ -413,7 +413,7 @@ async fn close_matrix(points: &[Point<EscalationPhase>], victim: Role, begin: fn
 }
 
 #[tokio::test]
-async fn c71_a12_r_the_supervisor_is_killed_at_each_step_of_a_close() {
+async fn the_supervisor_is_killed_at_each_step_of_a_close() {
     possible!(Ability::Ptrace);
     let covered =
         |phase: &EscalationPhase| [CLOSE, KILL, STUCK].iter().any(|all| all.iter().any(|p| p.0 == *phase));
@@ -422,7 +422,7 @@ async fn c71_a12_r_the_supervisor_is_killed_at_each_step_of_a_close() {
 }
 
 #[tokio::test]
-async fn c71_a15_r_the_wrapper_is_killed_at_each_step_of_a_close() {
+async fn the_wrapper_is_killed_at_each_step_of_a_close() {
     possible!(Ability::Ptrace);
     // When it is over there is no wrapper any more.
     let living = CLOSE.iter().position(|point| point.0 == EscalationPhase::Over).unwrap();
@@ -431,7 +431,7 @@ async fn c71_a15_r_the_wrapper_is_killed_at_each_step_of_a_close() {
 
 /// Both die: the wrapper first, then the supervisor while it does the wrapper's work.
 #[tokio::test]
-async fn c71_c56_a12_r_the_supervisor_is_killed_while_it_kills_a_tree() {
+async fn the_supervisor_is_killed_while_it_kills_a_tree() {
     possible!(Ability::Ptrace);
     close_matrix(KILL, Supervisor, |info| {
         kill(info.wrapper_pid.unwrap(), Signal::KILL);
@@ -443,7 +443,7 @@ async fn c71_c56_a12_r_the_supervisor_is_killed_while_it_kills_a_tree() {
 /// A tree that not even SIGKILL ends, as one whose disk does not answer: the supervisor is killed when it has said
 /// so. The lease stays closing until the tree is gone, whoever looks after it.
 #[tokio::test]
-async fn c71_a10_a12_r_the_supervisor_is_killed_when_it_is_stuck() {
+async fn the_supervisor_is_killed_when_it_is_stuck() {
     possible!(Ability::Ptrace, Ability::Root, Ability::CgroupFreezer);
     let mut rig = Rig::new().await;
     rig.host.config = "reap_term_ms = 100\nreap_kill_ms = 300\nreap_every_ms = 200".to_owned();
@@ -498,14 +498,14 @@ impl Drop for Frozen {
 }
 
 #[tokio::test]
-async fn c71_c65_a12_r_the_supervisor_is_killed_at_each_step_of_a_reap() {
+async fn the_supervisor_is_killed_at_each_step_of_a_reap() {
     possible!(Ability::Ptrace);
     assert!(ReapStage::ALL.iter().all(|stage| REAP.iter().any(|point| point.0 == *stage)));
     reap_matrix(Rig::new().await, REAP).await;
 }
 
 #[tokio::test]
-async fn c71_c65_a12_r_the_supervisor_is_killed_while_it_reaps_a_group() {
+async fn the_supervisor_is_killed_while_it_reaps_a_group() {
     possible!(Ability::Ptrace);
     let Some(rig) = Rig::on("R1").await else { return };
     reap_matrix(rig, REAP_GROUP).await;

@@ -18,7 +18,7 @@ async fn lost(s: &mut Stage) -> Tree {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c63_s_a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
+async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
     for (state, want) in [(Reserved, Lost), (Open, Lost), (Closing, Closed)] {
         let mut s = Stage::new().await;
         let tree = s.orphan(state).await;
@@ -39,7 +39,7 @@ async fn c63_s_a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn c63_s_retention_alone_forgets_nothing_that_is_lost() {
+async fn retention_alone_forgets_nothing_that_is_lost() {
     let mut s = Stage::new().await;
     let tree = lost(&mut s).await;
     s.kernel().vanish(tree.lease);
@@ -51,7 +51,7 @@ async fn c63_s_retention_alone_forgets_nothing_that_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_s_a_clock_that_is_set_by_years_forgets_nothing_at_once() {
+async fn a_clock_that_is_set_by_years_forgets_nothing_at_once() {
     let years = (3_650 * DAY_MS).cast_signed();
     for set_ms in [years, -years] {
         let mut s = Stage::new().await;
@@ -67,7 +67,7 @@ async fn c16_s_a_clock_that_is_set_by_years_forgets_nothing_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h23_s_a_lost_tree_that_is_there_after_all_is_ended() {
+async fn a_lost_tree_that_is_there_after_all_is_ended() {
     let mut s = Stage::new().await;
     let tree = lost(&mut s).await;
     s.harden(&tree);
@@ -80,7 +80,7 @@ async fn h23_s_a_lost_tree_that_is_there_after_all_is_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h23_s_what_this_supervisor_itself_gave_up_is_looked_at_too() {
+async fn what_this_supervisor_itself_gave_up_is_looked_at_too() {
     let mut s = Stage::new().await;
     let tree = lost(&mut s).await;
     let me = s.context.me;
@@ -91,7 +91,7 @@ async fn h23_s_what_this_supervisor_itself_gave_up_is_looked_at_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h23_s_a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
+async fn a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
     type Spoil = fn(&mut Stage, &Tree);
     let spoils: [(&str, Spoil); 4] = [
         ("its supervisor lives", |s, _| {
@@ -128,7 +128,7 @@ async fn h23_s_a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c03_s_a_process_that_does_not_prove_to_be_ours_is_no_proof_that_ours_is_gone() {
+async fn a_process_that_does_not_prove_to_be_ours_is_no_proof_that_ours_is_gone() {
     // Without inodes a process with number and start time as recorded, and another environment, may be a stranger.
     let mut s = Stage::on(|k| k.abilities.pidfs_inode = false).await;
     let tree = lost(&mut s).await;

@@ -1,15 +1,15 @@
-//! The law of the house as tests: which module may name which, how large things may be, what must be documented.
+//! Rules of the repository as tests: which module may name which, how large things may be, what must be documented.
 //! Each test names every violation at once and says what to do.
 
-mod acceptance;
-mod cases;
 mod documents;
 mod floors;
 mod packages;
 mod project_files;
+mod requirements;
 mod rules;
 mod sizes;
 mod source;
+mod test_names;
 mod words;
 
 use acp_tests::world::repository;

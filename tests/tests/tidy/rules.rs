@@ -1,8 +1,8 @@
 //! The rules of Discord in their table: each names tests that are there, or says why it has none; each rule that the
 //! fake can switch off is on a row.
 
-use crate::cases::names_of_tests;
 use crate::source::sources;
+use crate::test_names::names_of_tests;
 use crate::{REQUIREMENTS, assert_none, requirements};
 use acp_tests::fake_discord::core::settings::Rule;
 use std::collections::BTreeSet;

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn d07_a_refused_token_stops_all_that_carries_it_until_there_is_another() {
+    fn a_refused_token_stops_all_that_carries_it_until_there_is_another() {
         let mut limiter = RateLimiter::new(40, 500);
         let permit = go(&mut limiter, ms(0), &params("a", 1));
         limiter.record_outcome(ms(1), &permit, &meta(401, None));

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn c13_who_wrote_decides_what_a_message_is() {
+    fn who_wrote_decides_what_a_message_is() {
         let echo = || MessageClass::Own { nonce: None, message: Snowflake(100) };
         for (author, bot, webhook, kind, quiet, hearing) in [
             // User messages: plain, reply.

@@ -135,7 +135,7 @@ mod tests {
 
     /// Agents do not speak through webhooks of another application, nor through interaction responses.
     #[test]
-    fn c10_what_went_through_a_webhook_of_ours_is_found_where_it_may_have() {
+    fn what_went_through_a_webhook_of_ours_is_found_where_it_may_have() {
         let by = |hook: u64, application: Option<u64>| Message {
             webhook: Some(Snowflake(hook)),
             application: application.map(Snowflake),

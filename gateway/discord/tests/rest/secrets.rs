@@ -9,7 +9,7 @@ use acp_shared::redact::Secret;
 use std::time::Duration;
 
 #[tokio::test]
-async fn d14_no_fault_shows_a_token() {
+async fn no_fault_shows_a_token() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap_or_else(|e| panic!("{e}"));
     let port = closed.local_addr().map(|address| address.port()).unwrap_or_default();
     drop(closed);

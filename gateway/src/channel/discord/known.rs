@@ -396,7 +396,7 @@ mod tests {
     use acp_discord::core::event::{GapCause, ReadyEvent, User};
 
     #[test]
-    fn d12_a_thread_that_was_silent_long_enough_was_put_away_by_nobody() {
+    fn a_thread_that_was_silent_long_enough_was_put_away_by_nobody() {
         let hour = 60 * MINUTE_MS;
         for (silent_ms, minutes, want) in
             [(hour - 1, 60, true), (hour, 60, false), (0, 60, true), (24 * hour, 1_440, false), (0, 0, false)]

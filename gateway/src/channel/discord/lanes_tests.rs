@@ -234,7 +234,7 @@ async fn what_was_refused_stays_refused_however_it_comes_again() {
 
 /// An event from before a gap does not replace the check that the gap requires.
 #[tokio::test]
-async fn d12_what_was_told_before_a_gap_is_not_believed_after_it() {
+async fn what_was_told_before_a_gap_is_not_believed_after_it() {
     let (plane, sink, _ear, inner, _ways, tells) = bound(0..0).await;
     plane.away(true);
     let places = plane.asked("place 7");

@@ -448,7 +448,7 @@ async fn a_control_plane_that_cannot_be_read_holds_up_no_event() {
 /// Events in the queue of an old connection are handled in order before the next connection begins: Discord
 /// does not repeat messages in unbound conversations.
 #[tokio::test]
-async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins() {
+async fn what_an_old_connection_brought_is_taken_before_the_next_one_begins() {
     for has_failed in [false, true] {
         // No server listens at this address.
         let nobody = "http://127.0.0.1:1";
@@ -480,7 +480,7 @@ async fn d07_what_an_old_connection_brought_is_taken_before_the_next_one_begins(
 /// While Discord refuses a check of the archive state, messages from the thread are processed in order and
 /// none is sent there; the check follows once possible.
 #[tokio::test]
-async fn d12_what_is_said_where_nobody_can_look_is_heard() {
+async fn what_is_said_where_nobody_can_look_is_heard() {
     let (says, of_it) = watch::channel(Some(thread(false)));
     let (plane, sink, _ear, inner) = ground_of(false, Town::quiet(of_it), &[]).await;
     plane.bind("7");
@@ -549,7 +549,7 @@ async fn what_there_is_no_room_for_is_read_where_the_configuration_binds() {
 /// Messages whose turn has not begun are compared with their current text, one page per group of adjacent
 /// messages. Without permission to read none of them counts as deleted.
 #[tokio::test]
-async fn c14_what_was_changed_while_nobody_heard_it_is_found() {
+async fn what_was_changed_while_nobody_heard_it_is_found() {
     for (is_shut, edited, deleted, asked) in
         [(false, &["1002 7: 1002", "1299 7: 1299"][..], &["1400", "900"][..], 2), (true, &[], &[], 6)]
     {

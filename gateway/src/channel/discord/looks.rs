@@ -187,7 +187,7 @@ mod tests {
 
     /// The inactivity at the time of archiving decides, regardless of the time of the check.
     #[test]
-    fn d12_who_put_a_thread_away_is_judged_by_when_that_was() {
+    fn who_put_a_thread_away_is_judged_by_when_that_was() {
         let channel = |last_ms: u64, at: Option<&str>, archived: bool| -> model::ChannelObject {
             serde_json::from_value(json!({
                 "id": Snowflake::from_ms(last_ms - HOUR_MS).to_string(), "type": 11,

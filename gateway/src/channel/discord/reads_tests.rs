@@ -96,7 +96,7 @@ fn events_without_an_end_are_read_at_a_pace() {
 
 /// 200 inaccessible conversations and events for ten minutes: far fewer refusals than Discord's limit.
 #[test]
-fn d03_what_is_shut_costs_few_refusals() {
+fn what_is_shut_costs_few_refusals() {
     for scope in [BackfillScope::Guild(GUILD), BackfillScope::Channel(Snowflake(1)), BackfillScope::All] {
         let mut world = World::new(threads(200, false));
         for second in 0..600 {
@@ -186,7 +186,7 @@ fn what_is_not_answered_holds_up_no_other() {
 
 /// H8: missed messages come before new ones, however long other backfills wait.
 #[test]
-fn h08_where_somebody_speaks_is_read_first_and_once() {
+fn where_somebody_speaks_is_read_first_and_once() {
     let mut reads = BackfillSchedule::default();
     let [one, two, elsewhere] = [thread(11, 1, false), thread(12, 1, false), thread(21, 2, false)];
     assert!(!reads.on_message(&one), "nothing was missed");

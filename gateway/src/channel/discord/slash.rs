@@ -241,7 +241,7 @@ mod tests {
 
     /// Discord accepts the registration, and every form yields a command that the gateway knows.
     #[test]
-    fn e01_every_form_is_a_command_of_ours() {
+    fn every_form_is_a_command_of_ours() {
         let specs = specs();
         let registered = registration(&specs).unwrap();
         assert_eq!(registered.as_array().map(Vec::len), Some(specs.len()));

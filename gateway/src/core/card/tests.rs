@@ -96,7 +96,7 @@ impl Scene {
 }
 
 #[test]
-fn c01_changes_are_gathered_and_never_in_the_middle_of_a_phrase() {
+fn changes_are_gathered_and_never_in_the_middle_of_a_phrase() {
     let mut it = Scene::new(true);
     it.say("I will look at").wait(5_000);
     assert_eq!(it.texts(), [(1_000, "Working")], "a phrase that goes on is not shown, however long it takes");
@@ -109,7 +109,7 @@ fn c01_changes_are_gathered_and_never_in_the_middle_of_a_phrase() {
 }
 
 #[test]
-fn c01_what_comes_without_an_end_is_shown_word_by_word_in_bounds() {
+fn what_comes_without_an_end_is_shown_word_by_word_in_bounds() {
     let mut it = Scene::new(true);
     for _ in 0..200 {
         it.say("word ").wait(100);
@@ -124,7 +124,7 @@ fn c01_what_comes_without_an_end_is_shown_word_by_word_in_bounds() {
 }
 
 #[test]
-fn c01_two_changes_are_an_interval_apart_and_the_newest_wins() {
+fn two_changes_are_an_interval_apart_and_the_newest_wins() {
     let mut it = Scene::new(true);
     it.say("One. ").wait(1_000).say("Two. ").say("Three. ").wait(500).say("Four. ").wait(5_000);
     let want = [(1_000, "Working\n\nOne."), (2_000, "Working\n\nOne. Two. Three. Four.")];
@@ -213,7 +213,7 @@ fn a_long_run_is_kept_in_bounds() {
 }
 
 #[test]
-fn c07_a_message_that_was_deleted_is_posted_anew_and_not_for_ever() {
+fn a_message_that_was_deleted_is_posted_anew_and_not_for_ever() {
     let mut it = Scene::new(true);
     it.say("One. ").wait(2_000);
     for n in 2..10 {
@@ -235,7 +235,7 @@ fn c07_a_message_that_was_deleted_is_posted_anew_and_not_for_ever() {
 }
 
 #[test]
-fn c07_where_nothing_can_be_changed_lines_are_messages_and_text_is_not_repeated() {
+fn where_nothing_can_be_changed_lines_are_messages_and_text_is_not_repeated() {
     let mut it = Scene::new(false);
     it.say("Looking. ").tool("a", "pending").wait(2_000).tool("a", "completed").tool("b", "failed");
     it.wait(1_000).say("Found it. ").wait(60_000);
@@ -326,7 +326,7 @@ proptest! {
     /// For all inputs and outcomes: edits keep their interval, texts keep their limit, and once no attempt
     /// fails any more, everything up to the last complete sentence is shown.
     #[test]
-    fn c01_any_run_is_shown_in_bounds(
+    fn any_run_is_shown_in_bounds(
         steps in prop::collection::vec((0u8..5, "[a-z .\n`é]{0,40}", 0u64..3_000, 0u8..8), 0..40),
         can_edit in any::<bool>(),
     ) {

@@ -194,7 +194,7 @@ mod tests {
 
     /// Every kind of requester against every kind of command and every kind of thing.
     #[test]
-    fn e02_who_may_do_what() {
+    fn who_may_do_what() {
         use AccessRequirement::{Anyone, Binder, Focus, Owner};
         let (own, other, system) =
             (belongs(&["ann"], &["ann"]), belongs(&["bob"], &["bob"]), belongs(&[], &[SYSTEM]));
@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn e02_who_has_no_name_owns_nothing() {
+    fn who_has_no_name_owns_nothing() {
         let unnamed = Requester { name: "", role: RequesterRole::Person, approves: ApprovalScope::Own };
         assert!(unnamed.may(AccessRequirement::Owner, &belongs(&[""], &[])).is_err());
         assert!(unnamed.may(AccessRequirement::Binder, &belongs(&[], &[""])).is_err());
     }
 
     #[test]
-    fn e02_a_sandbox_never_spawns() {
+    fn a_sandbox_never_spawns() {
         for (role, may) in [
             (RequesterRole::Operator, true),
             (RequesterRole::Person, true),

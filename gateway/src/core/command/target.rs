@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn e04_a_name_is_a_key_then_an_id_then_a_label_then_the_beginning_of_an_id() {
+    fn a_name_is_a_key_then_an_id_then_a_label_then_the_beginning_of_an_id() {
         let all = [
             candidate("agent:a:acp:01a1-one", "their-1", "one"),
             candidate("agent:a:acp:01a1-two", "their-2", "twin"),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn e04_what_fits_several_names_them() {
+    fn what_fits_several_names_them() {
         let all: Vec<SessionCandidate> =
             (0..9).map(|n| candidate(&format!("agent:a:acp:{n}"), "", "twin")).collect();
         let failure = find_session("twin", &all).unwrap_err();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn e04_without_a_name_it_is_the_binding_and_then_who_asks() {
+    fn without_a_name_it_is_the_binding_and_then_who_asks() {
         let (own, bound) = (key("agent:own:acp:1"), key("agent:bound:acp:1"));
         let is_bound = Route::Bound {
             binding_id: BindingId::mint(),

@@ -219,14 +219,14 @@ const BAD: [(&str, &str); 54] = [
 ];
 
 #[test]
-fn e01_every_row_is_read() {
+fn every_row_is_read() {
     for (text, want) in good() {
         assert_eq!(parse(text), Some(want), "{text:?}");
     }
 }
 
 #[test]
-fn e01_every_misuse_is_answered_with_the_usage_of_its_row() {
+fn every_misuse_is_answered_with_the_usage_of_its_row() {
     for (text, want) in BAD {
         let Some(ChatCommand::Misused { why, usage: Some(row) }) = parse(text) else {
             panic!("{text}: {:?}", parse(text))
@@ -240,7 +240,7 @@ fn e01_every_misuse_is_answered_with_the_usage_of_its_row() {
 
 /// Every row has a valid and an invalid form; help accepts anything.
 #[test]
-fn e01_no_row_is_left_out() {
+fn no_row_is_left_out() {
     for row in &verbs::COMMANDS {
         let begins = |text: &str| {
             let text = words::normalize_keyword(text.trim());
@@ -254,7 +254,7 @@ fn e01_no_row_is_left_out() {
 }
 
 #[test]
-fn e03_an_unknown_command_is_answered_with_help() {
+fn an_unknown_command_is_answered_with_help() {
     for (text, why) in [
         ("/acp list", "/acp has no command \"list\"."),
         ("/acp spwan demo", "/acp has no command \"spwan\"."),
@@ -268,7 +268,7 @@ fn e03_an_unknown_command_is_answered_with_help() {
 }
 
 #[test]
-fn e05_what_only_looks_like_a_command_is_the_agents() {
+fn what_only_looks_like_a_command_is_the_agents() {
     for text in [
         "hello",
         "/acpfoo",
@@ -291,7 +291,7 @@ fn e05_what_only_looks_like_a_command_is_the_agents() {
 
 /// Row and command agree on the requirement; only a spawn changes something without one.
 #[test]
-fn e02_rows_and_commands_agree_on_who_may() {
+fn rows_and_commands_agree_on_who_may() {
     for (text, command) in good() {
         let (head, rest) = cut(text);
         let verb = words::normalize_keyword(cut(rest).0);
@@ -321,7 +321,7 @@ fn the_manual_has_every_row() {
 
 proptest! {
     #[test]
-    fn e03_nothing_that_starts_with_a_command_of_ours_reaches_the_agent(
+    fn nothing_that_starts_with_a_command_of_ours_reaches_the_agent(
         head in prop::sample::select(vec!["/acp", "/Acp", "/ACP", "/focus", "/unfocus", "/agents", "/session"]),
         before in "[ \\t\\n\u{3000}]{0,3}",
         gap in prop::sample::select(vec![" ", "\n", "\t", "\u{a0}", "\u{2003}"]),
@@ -332,7 +332,7 @@ proptest! {
     }
 
     #[test]
-    fn e03_no_arguments_make_the_grammar_panic(
+    fn no_arguments_make_the_grammar_panic(
         row in 0..verbs::COMMANDS.len(),
         words in prop::collection::vec(
             prop_oneof![

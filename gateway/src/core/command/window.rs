@@ -49,7 +49,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn d04_time_spans_are_read() {
+    fn time_spans_are_read() {
         let hour = 3_600_000;
         for (text, want) in [
             ("off", None),

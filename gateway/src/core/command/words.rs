@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn e05_words_may_be_quoted() {
+    fn words_may_be_quoted() {
         for (text, want) in [
             ("", &[][..]),
             ("  a   b\n\tc ", &["a", "b", "c"]),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn e01_every_dash_of_unicode_makes_a_flag() {
+    fn every_dash_of_unicode_makes_a_flag() {
         for dash in SHORT {
             assert_eq!(flag(&format!("{dash}x")), None, "{dash:?}");
             assert_eq!(flag(&format!("{dash}{dash}x=y")), Some("x=y"), "{dash:?}");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn e01_flags_take_their_value_either_way() {
+    fn flags_take_their_value_either_way() {
         const KNOWN: [Flag; 2] = [Flag::Value("cwd"), Flag::Switch("discard")];
         let read = |text| ParsedArgs::parse(text, &KNOWN);
         for text in ["--cwd /a x", "--cwd=/a x", "x \u{2014}cwd /a", "x \u{2013}CWD=/a", "--cwd '/a' x"] {

@@ -162,7 +162,7 @@ fn tools_are_counted_and_part_paragraphs() {
 }
 
 #[test]
-fn c02_a_failed_turn_shows_what_was_said_and_what_to_do_next() {
+fn a_failed_turn_shows_what_was_said_and_what_to_do_next() {
     let run = run_id(1);
     let got = one(|journal| {
         journal.say(run, "Half an ans");
@@ -289,7 +289,7 @@ fn what_holds_a_person_up_is_said_to_everybody() {
 }
 
 #[test]
-fn c01_long_output_is_split_and_nothing_of_it_is_lost() {
+fn long_output_is_split_and_nothing_of_it_is_lost() {
     let run = run_id(1);
     let mut journal = Journal::default();
     journal.say(run, &"word ".repeat(1_000)).done(run, "end_turn");
@@ -416,7 +416,7 @@ proptest! {
 
     /// All parts fit the limit, and a turn has at most one note about omitted output.
     #[test]
-    fn c01_c04_what_is_told_is_within_its_bounds(journal in journals(), style in styles_of()) {
+    fn what_is_told_is_within_its_bounds(journal in journals(), style in styles_of()) {
         for (kind, text) in journal.texts_in(&style) {
             prop_assert!(style.limit.fits(&text), "{:?}", text);
             prop_assert!(kind != PartKind::Card);
@@ -441,7 +441,7 @@ proptest! {
 
 /// D2: the timeout of one binding is reported in its own conversation only.
 #[test]
-fn d02_the_end_of_one_binding_is_said_there_alone() {
+fn the_end_of_one_binding_is_said_there_alone() {
     let text = "This conversation is not bound any more.";
     for (of, parts) in [(binding(), 1), (BindingId::mint(), 0)] {
         let mut journal = Journal::default();

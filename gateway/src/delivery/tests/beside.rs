@@ -414,7 +414,7 @@ async fn what_becomes_of_a_message_is_shown_at_it() {
 /// Nothing is said in a conversation that a person put away, also not after a restart; what waited comes once it is
 /// taken out again. One that ends while it is put away is told nothing any more.
 #[tokio::test]
-async fn d12_nothing_brings_back_what_a_person_put_away() {
+async fn nothing_brings_back_what_a_person_put_away() {
     for ends in [false, true] {
         let (_dir, store, mut scribe) = begun().await;
         let board = Board::new(true);
@@ -469,13 +469,13 @@ async fn d12_nothing_brings_back_what_a_person_put_away() {
 /// What is tried again and again is not tried any more once a person puts its conversation away: that would bring it
 /// back. It comes when the conversation is taken out.
 #[tokio::test]
-async fn d12_what_is_tried_again_rests_with_its_conversation() {
+async fn what_is_tried_again_rests_with_its_conversation() {
     tried_again(false).await;
 }
 
 /// And never again when the binding ends meanwhile: what was settled with it stays so.
 #[tokio::test]
-async fn d12_what_is_tried_again_ends_with_its_binding() {
+async fn what_is_tried_again_ends_with_its_binding() {
     tried_again(true).await;
 }
 

@@ -105,7 +105,7 @@ pub(super) fn start(store: &Store, shelf: &Arc<Shelf>, stop: &CancellationToken)
 }
 
 #[tokio::test]
-async fn c09_a_file_is_there_once_and_whole_whatever_call_dies() {
+async fn a_file_is_there_once_and_whole_whatever_call_dies() {
     for (before, after) in [(false, false), (true, false), (false, true)] {
         let (_dir, store, id) = written().await;
         let shelf = Arc::new(Shelf::default());
@@ -312,7 +312,7 @@ async fn a_conversation_whose_records_cannot_be_read_stands_still_and_is_named()
 
 /// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.
 #[tokio::test]
-async fn h12_what_would_be_said_twice_in_a_conversation_is_told_apart() {
+async fn what_would_be_said_twice_in_a_conversation_is_told_apart() {
     let (_dir, store) = open();
     let other = SessionKey::parse("agent:demo:acp:2").unwrap();
     let here = binding_row(&key(), &conversation("c"));

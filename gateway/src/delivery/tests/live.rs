@@ -271,7 +271,7 @@ async fn a_card_whose_change_is_refused_says_the_end_all_the_same() {
 
 /// H20: durable messages pass a card that is stuck, in their own order.
 #[tokio::test]
-async fn h20_what_is_owed_passes_a_card_that_is_stuck() {
+async fn what_is_owed_passes_a_card_that_is_stuck() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     let (task, stop) = drive(&store, &board, LIVE);
@@ -298,7 +298,7 @@ async fn h20_what_is_owed_passes_a_card_that_is_stuck() {
 }
 
 #[tokio::test]
-async fn c07_where_nothing_can_be_changed_tool_lines_are_messages_and_text_comes_once() {
+async fn where_nothing_can_be_changed_tool_lines_are_messages_and_text_comes_once() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(false);
     let (task, stop) = drive(&store, &board, &format!("{LIVE}{TOOLS}"));
@@ -371,7 +371,7 @@ async fn a_card_that_cannot_be_folded_is_folded_later() {
 
 /// The gateway dies between the sending of a card and the row that says where it is; the turn ends meanwhile.
 #[tokio::test]
-async fn c09_a_card_that_was_sent_and_not_remembered_is_found_and_folded() {
+async fn a_card_that_was_sent_and_not_remembered_is_found_and_folded() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     board.is_lost.store(true, Ordering::SeqCst);
@@ -405,7 +405,7 @@ async fn a_conversation_that_is_unbound_is_not_left_with_a_card_that_works() {
 
 /// C8: the turn is over long before the channel takes anything, and all of it arrives.
 #[tokio::test]
-async fn c08_a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
+async fn a_slow_channel_loses_nothing_when_the_turn_is_over_first() {
     for text in [LIVE, LONG] {
         let (_dir, store) = open();
         spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;

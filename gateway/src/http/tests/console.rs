@@ -288,7 +288,7 @@ async fn a_viewer_goes_on_where_it_was() {
 
 /// An edited card is sent to open viewers again under its number; new viewers get the last text.
 #[tokio::test]
-async fn c07_a_viewer_sees_a_card_being_replaced() {
+async fn a_viewer_sees_a_card_being_replaced() {
     let house = ConsoleFixture::new().await;
     let console = Console::new(house.store.clone());
     let at = conversation("c");

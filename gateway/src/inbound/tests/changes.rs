@@ -35,7 +35,7 @@ async fn amended(inlet: &InboundService, id: &str, text: Option<&str>) -> Messag
 
 /// What a person changes about their own message changes what waits, as long as it waits.
 #[tokio::test]
-async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
+async fn an_edit_or_a_delete_reaches_the_run_of_its_message() {
     let (_dir, _store, fake, inlet) = bound_ground().await;
     inlet.accept(message("m1", "hello")).await.unwrap();
     let second = inlet.accept(message("m2", "more")).await.unwrap();
@@ -80,7 +80,7 @@ async fn c14_an_edit_or_a_delete_reaches_the_run_of_its_message() {
 
 /// What was kept before a kill and could not be done yet is no stranger: what is changed about it waits until it is done.
 #[tokio::test]
-async fn c14_what_is_taken_back_before_it_was_done_is_taken_back_after() {
+async fn what_is_taken_back_before_it_was_done_is_taken_back_after() {
     let (_dir, _store, fake, inlet) = bound_ground().await;
     let later = || MessageChangeOutcome::Later { why: NOT_YET_PROCESSED.to_owned() };
     for said in [message("m1", "hello"), message("m2", "/acp steer look"), by_caller("i1", "/acp steer look")]
@@ -132,7 +132,7 @@ async fn a_message_that_waits_has_buttons_for_its_own_run() {
 
 /// A click or a slash command is done once, and answered by who brought it: the gateway says nothing of its own.
 #[tokio::test]
-async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
+async fn what_its_caller_answers_is_said_by_nobody_else() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let said = |text: &str, private: bool| {
         IntakeOutcome::Accepted(CallerReply { text: text.to_owned(), private, ..CallerReply::default() })
@@ -172,7 +172,7 @@ async fn c14_what_its_caller_answers_is_said_by_nobody_else() {
 
 /// Things belong to who somebody is, and not to what they are called now.
 #[tokio::test]
-async fn e02_a_name_that_somebody_took_gives_nothing() {
+async fn a_name_that_somebody_took_gives_nothing() {
     let (_dir, store, fake, inlet) = {
         let (dir, store) = open();
         let own =
@@ -243,7 +243,7 @@ async fn the_files_of_a_message_go_with_its_prompt_once() {
 
 /// Putting a conversation away parks its binding, speaking there or taking it out ends that; gone is gone.
 #[tokio::test]
-async fn d03_a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends() {
+async fn a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let at = || conversation("c");
     let by_itself = ConversationEvent::Archived { by_person: false };
@@ -295,7 +295,7 @@ async fn d03_a_conversation_that_is_put_away_is_parked_and_one_that_is_gone_ends
 
 /// What was still to be told when a binding ends: told if it was active, settled if its conversation was put away.
 #[tokio::test]
-async fn d03_what_is_left_of_a_conversation_that_was_put_away_is_settled_with_its_end() {
+async fn what_is_left_of_a_conversation_that_was_put_away_is_settled_with_its_end() {
     let states = async |is_away: bool| {
         let (_dir, store, _fake, inlet) = bound_ground().await;
         let part = |part_no, state: &str| {
@@ -324,7 +324,7 @@ async fn d03_what_is_left_of_a_conversation_that_was_put_away_is_settled_with_it
 
 /// A session that is bound elsewhere too goes on there.
 #[tokio::test]
-async fn d03_one_conversation_of_two_that_is_gone_leaves_the_session() {
+async fn one_conversation_of_two_that_is_gone_leaves_the_session() {
     let (_dir, store, fake, inlet) = bound_ground().await;
     let second = binding_row(&key(), &conversation("d"));
     store.write("bind", move |tx| bindings::bind(tx, &second)).await.unwrap();

@@ -111,7 +111,7 @@ async fn nothing_is_left(store: &Store) {
 /// Whatever is done with a reply: messages, commands and what is taken back go on, and later each reply comes once, in
 /// the order of the messages.
 #[tokio::test]
-async fn c14_a_reply_that_cannot_be_given_holds_up_nothing() {
+async fn a_reply_that_cannot_be_given_holds_up_nothing() {
     for mood in [Mood::Stalls, Mood::Refuses] {
         let (_dir, store, fake, channel, inlet) = ground(mood).await;
         let taken = IntakeOutcome::Accepted(crate::channel::CallerReply::default());

@@ -140,7 +140,7 @@ async fn a_commit_takes_no_more_once_it_was_open_for_its_time() {
 
 /// The first of a group has no savepoint of its own; what it did is undone all the same, and the rest is committed.
 #[tokio::test]
-async fn h19_the_failure_of_the_first_leaves_the_others_committed() {
+async fn the_failure_of_the_first_leaves_the_others_committed() {
     let (_dir, store) = open();
     let before = store.counts();
     let (go, wait) = sync_channel::<()>(1);
@@ -177,7 +177,7 @@ async fn h19_the_failure_of_the_first_leaves_the_others_committed() {
 }
 
 #[tokio::test]
-async fn h19_one_failure_leaves_the_others_committed() {
+async fn one_failure_leaves_the_others_committed() {
     let (_dir, store) = open();
     let before = store.counts();
     let writes = async {

@@ -46,7 +46,7 @@ async fn claimed(store: &Store, name: &str) -> (SessionRow, ActorFence) {
 }
 
 #[tokio::test]
-async fn b15_a_superseded_actor_cannot_write() {
+async fn a_superseded_actor_cannot_write() {
     let (_dir, store) = open();
     let (row, old) = claimed(&store, "s").await;
     let (_, new) = store.claim(row.session_key.clone()).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_closed_session_has_no_bindings_and_stays_closed() {
 }
 
 #[tokio::test]
-async fn b06_spawn_is_all_or_nothing() {
+async fn spawn_is_all_or_nothing() {
     let (_dir, store) = open();
     let row = session("first");
     let asked = IdempotencyKey::mint();
@@ -258,7 +258,7 @@ async fn dead_sessions_take_no_place() {
 }
 
 #[tokio::test]
-async fn b07_a_key_has_one_answer_until_it_expires() {
+async fn a_key_has_one_answer_until_it_expires() {
     let (_dir, store) = open();
     let (_, fence) = claimed(&store, "s").await;
     let asked = IdempotencyKey::mint();
@@ -281,7 +281,7 @@ async fn b07_a_key_has_one_answer_until_it_expires() {
 }
 
 #[tokio::test]
-async fn h4_a_permission_is_settled_once_and_only_while_its_agent_lives() {
+async fn a_permission_is_settled_once_and_only_while_its_agent_lives() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let held = lease(&row.session_key);
@@ -314,7 +314,7 @@ async fn h4_a_permission_is_settled_once_and_only_while_its_agent_lives() {
 }
 
 #[tokio::test]
-async fn h3_an_answered_request_stays_answered() {
+async fn an_answered_request_stays_answered() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let held = lease(&row.session_key);
@@ -326,7 +326,7 @@ async fn h3_an_answered_request_stays_answered() {
 }
 
 #[tokio::test]
-async fn h5_a_session_has_one_agent_lease_at_a_time() {
+async fn a_session_has_one_agent_lease_at_a_time() {
     let (_dir, store) = open();
     let (row, fence) = claimed(&store, "s").await;
     let (first, second) = (lease(&row.session_key), lease(&row.session_key));
@@ -392,7 +392,7 @@ async fn labels_are_unique_among_open_sessions() {
 
 /// A binding that ran out ends with its session's transaction, unless somebody spoke through it meanwhile.
 #[tokio::test]
-async fn d02_activity_during_the_sweep_keeps_a_binding() {
+async fn activity_during_the_sweep_keeps_a_binding() {
     let (_dir, store) = open();
     let row = session("s");
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
@@ -417,7 +417,7 @@ async fn d02_activity_during_the_sweep_keeps_a_binding() {
 
 /// D8: what the windows depend on is in the database, so that a kill loses none of it.
 #[tokio::test]
-async fn d08_a_touch_survives_a_kill() {
+async fn a_touch_survives_a_kill() {
     let (dir, store) = open();
     let row = session("s");
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
@@ -433,7 +433,7 @@ async fn d08_a_touch_survives_a_kill() {
 
 /// Only what some window concerns is looked at: its own, or a configured one.
 #[tokio::test]
-async fn d02_sessions_with_windows_are_found() {
+async fn sessions_with_windows_are_found() {
     use crate::core::ttl::Timeouts;
     let (_dir, store) = open();
     for (name, idle_ms) in [("own", Some(5)), ("off", Some(0)), ("none", None)] {

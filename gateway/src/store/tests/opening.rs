@@ -18,7 +18,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn h15_a_second_open_is_refused_while_the_first_lives() {
+async fn a_second_open_is_refused_while_the_first_lives() {
     let (dir, store) = open();
     match Store::open(dir.path(), Durability::Full) {
         Err(error @ StoreError::Locked { .. }) => {
@@ -62,7 +62,7 @@ async fn the_identity_stays_and_the_epoch_counts_starts() {
 }
 
 #[tokio::test]
-async fn h15_a_copy_is_refused_until_it_is_adopted() {
+async fn a_copy_is_refused_until_it_is_adopted() {
     let (dir, store) = open();
     let row = session("s");
     store.spawn_session(spawn_of(row.clone())).await.unwrap();

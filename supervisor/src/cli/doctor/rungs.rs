@@ -189,7 +189,7 @@ mod tests {
     };
 
     #[test]
-    fn h23_the_rung_says_what_it_misses_and_what_stays_open() {
+    fn the_rung_says_what_it_misses_and_what_stays_open() {
         let config = Config::default();
         for (rung, want) in [("R1", Ok), ("R2", Ok), ("R3", Warn), ("R4", Fail), ("R9", Warn)] {
             let check = told(rung, &SOME).checks(&config).remove(0);

@@ -200,7 +200,7 @@ fn what_discord_would_refuse_is_refused_before() {
 }
 
 #[test]
-fn e05_what_was_chosen_is_a_line() {
+fn what_was_chosen_is_a_line() {
     let file = Attachment { id: Snowflake(5), name: "a".into(), url: "u".into(), size: 1, mime: None };
     let all = vec![
         text("label", "my thing"),
@@ -333,7 +333,7 @@ fn value() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn e05_words_and_flags_are_read_as_they_were_given(
+    fn words_and_flags_are_read_as_they_were_given(
         agent in value(), label in value(), discard: bool, count in proptest::option::of(0_i64..9),
     ) {
         let mut options = vec![
@@ -351,7 +351,7 @@ proptest! {
     }
 
     #[test]
-    fn e05_a_text_is_left_as_it_was_typed(session in value(), said in value()) {
+    fn a_text_is_left_as_it_was_typed(session in value(), said in value()) {
         let options = vec![text("text", &said), text("session", &session)];
         let line = super::line(&tree(), &acp("steer", options)).expect("known");
         let read = typed(line.strip_prefix("/acp steer").expect("verb"), &[], true);

@@ -39,7 +39,7 @@ fn expire(world: &mut World, source: TimeoutKind, binding_id: Option<BindingId>,
 }
 
 #[test]
-fn b02_turns_of_one_session_come_one_after_the_other() {
+fn turns_of_one_session_come_one_after_the_other() {
     let mut world = ready();
     let first = prompt(&mut world, "Thello").unwrap();
     let places: Vec<u64> =
@@ -53,7 +53,7 @@ fn b02_turns_of_one_session_come_one_after_the_other() {
 }
 
 #[test]
-fn b03_a_cancel_reaches_every_phase_and_twice_is_once() {
+fn a_cancel_reaches_every_phase_and_twice_is_once() {
     // Initialising: the agent is being started and the run is queued.
     let mut world = World::new(1, 1000);
     world.deaf = true;
@@ -88,7 +88,7 @@ fn b03_a_cancel_reaches_every_phase_and_twice_is_once() {
 }
 
 #[test]
-fn b04_a_close_waits_for_no_turn() {
+fn a_close_waits_for_no_turn() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let queued = prompt(&mut world, "prompt b").unwrap();
@@ -165,7 +165,7 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
 }
 
 #[test]
-fn b05_a_steer_reaches_the_turn_or_says_that_it_waits() {
+fn a_steer_reaches_the_turn_or_says_that_it_waits() {
     let mut world = ready();
     let steer = |text: &str| PromptRequest { mode: RunMode::Steer, ..prompt_request(text) };
     assert!(!ask(&mut world, steer("prompt alone")).unwrap().steered, "nothing runs: a turn of its own");
@@ -174,7 +174,7 @@ fn b05_a_steer_reaches_the_turn_or_says_that_it_waits() {
 }
 
 #[test]
-fn b10_an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
+fn an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
     let mut world = World::new(1, 1000);
     world.limits.runtime_idle_ms = 30_000;
     world.limits.probe_ms = 0;
@@ -194,7 +194,7 @@ fn b10_an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt(
 }
 
 #[test]
-fn b10_an_idle_agent_takes_on_another_window_at_once() {
+fn an_idle_agent_takes_on_another_window_at_once() {
     let mut world = World::new(1, 1000);
     world.limits.probe_ms = 0;
     world.boot(None);
@@ -210,7 +210,7 @@ fn b10_an_idle_agent_takes_on_another_window_at_once() {
 }
 
 #[test]
-fn d11_a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
+fn a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
     let mut world = World::new(1, 1000);
     world.limits.runtime_idle_ms = 30_000;
     world.limits.probe_ms = 0;
@@ -229,7 +229,7 @@ fn d11_a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
 }
 
 #[test]
-fn b11_a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
+fn a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
     let mut world = ready();
     world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
     let hung = prompt(&mut world, "Thello").unwrap();
@@ -251,7 +251,7 @@ fn b11_a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
 }
 
 #[test]
-fn b11_a_turn_that_even_its_cancel_does_not_end_loses_its_process() {
+fn a_turn_that_even_its_cancel_does_not_end_loses_its_process() {
     let mut world = ready();
     world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
     let hung = prompt(&mut world, "Thello").unwrap();
@@ -268,7 +268,7 @@ fn b11_a_turn_that_even_its_cancel_does_not_end_loses_its_process() {
 }
 
 #[test]
-fn b12_a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
+fn a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let id = lease(&world);
@@ -290,7 +290,7 @@ fn b12_a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
 }
 
 #[test]
-fn b12_a_turn_whose_agent_is_found_again_goes_on() {
+fn a_turn_whose_agent_is_found_again_goes_on() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     world.input(ActorInput::Disconnected);
@@ -304,7 +304,7 @@ fn b12_a_turn_whose_agent_is_found_again_goes_on() {
 }
 
 #[test]
-fn b12_rows_that_contradict_each_other_are_mended() {
+fn rows_that_contradict_each_other_are_mended() {
     let broken = |state: SessionState| {
         let mut world = ready();
         let run = prompt(&mut world, "Thello").unwrap();
@@ -328,7 +328,7 @@ fn b12_rows_that_contradict_each_other_are_mended() {
 }
 
 #[test]
-fn b13_without_a_way_to_resume_nothing_is_begun_anew_unless_a_person_asks() {
+fn without_a_way_to_resume_nothing_is_begun_anew_unless_a_person_asks() {
     let mut world = ready();
     world.say("Runresumable\n");
     world.exit(lease(&world), ExitStatus::Exited(1));
@@ -340,7 +340,7 @@ fn b13_without_a_way_to_resume_nothing_is_begun_anew_unless_a_person_asks() {
 }
 
 #[test]
-fn b14_options_are_applied_again_to_the_next_process() {
+fn options_are_applied_again_to_the_next_process() {
     let mut world = ready();
     for setting in [
         Setting::Mode("plan".to_owned()),
@@ -367,7 +367,7 @@ fn b14_options_are_applied_again_to_the_next_process() {
 }
 
 #[test]
-fn b14_another_directory_starts_the_agent_again_in_its_conversation() {
+fn another_directory_starts_the_agent_again_in_its_conversation() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
     assert_eq!(code(world.command(ActorCommand::Set(Setting::Cwd("w".to_owned())))), Code::Usage);
@@ -384,7 +384,7 @@ fn b14_another_directory_starts_the_agent_again_in_its_conversation() {
 }
 
 #[test]
-fn b18_a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
+fn a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
     for (script, state) in [("prompt a", RunState::Completed), ("Thello", RunState::Failed)] {
         let mut world = World::new(1, 1000);
         world.rows.session.mode = SessionMode::Oneshot;
@@ -404,7 +404,7 @@ fn b18_a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
 }
 
 #[test]
-fn b19_what_is_closed_stays_closed_after_a_restart() {
+fn what_is_closed_stays_closed_after_a_restart() {
     let mut world = ready();
     world.unending = true;
     world.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
@@ -417,7 +417,7 @@ fn b19_what_is_closed_stays_closed_after_a_restart() {
 }
 
 #[test]
-fn d02_a_session_that_ran_out_is_closed_with_the_reason() {
+fn a_session_that_ran_out_is_closed_with_the_reason() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
     expire(&mut world, TimeoutKind::Session, None, true);
@@ -428,7 +428,7 @@ fn d02_a_session_that_ran_out_is_closed_with_the_reason() {
 }
 
 #[test]
-fn d02_the_last_binding_takes_its_session_along_and_another_does_not() {
+fn the_last_binding_takes_its_session_along_and_another_does_not() {
     let id = BindingId::mint();
     let mut world = ready();
     expire(&mut world, TimeoutKind::BindingIdle, Some(id), false);
@@ -443,7 +443,7 @@ fn d02_the_last_binding_takes_its_session_along_and_another_does_not() {
 }
 
 #[test]
-fn d02_what_was_used_meanwhile_does_not_run_out() {
+fn what_was_used_meanwhile_does_not_run_out() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
     let expiry = Expiry { at_ms: 0, source: TimeoutKind::Session, window_ms: 1, binding_id: None };
@@ -453,7 +453,7 @@ fn d02_what_was_used_meanwhile_does_not_run_out() {
 }
 
 #[test]
-fn d11_what_runs_or_waits_does_not_run_out() {
+fn what_runs_or_waits_does_not_run_out() {
     let mut world = ready();
     prompt(&mut world, "Thello").unwrap();
     expire(&mut world, TimeoutKind::Session, None, true);
@@ -463,7 +463,7 @@ fn d11_what_runs_or_waits_does_not_run_out() {
 }
 
 #[test]
-fn d08_a_prompt_and_the_end_of_a_turn_touch_the_bindings_in_their_transaction() {
+fn a_prompt_and_the_end_of_a_turn_touch_the_bindings_in_their_transaction() {
     let mut world = ready();
     world.now_ms = 50_000;
     prompt(&mut world, "Thello").unwrap();

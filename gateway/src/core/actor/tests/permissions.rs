@@ -214,7 +214,7 @@ fn what_is_asked_after_a_stop_is_cancelled_at_once_and_never_approved() {
 }
 
 #[test]
-fn h4_an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_are_read() {
+fn an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_are_read() {
     let (mut world, _, id) = asked();
     let process = world.processes.get_mut(&lease(&world)).unwrap();
     let stdout_base = process.acked();
@@ -240,7 +240,7 @@ fn h4_an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_ar
 }
 
 #[test]
-fn h4_an_answer_for_the_process_before_does_not_reach_the_next() {
+fn an_answer_for_the_process_before_does_not_reach_the_next() {
     let (mut world, run, old) = asked();
     world.exit(lease(&world), ExitStatus::Signaled(9));
     assert!(world.settle());

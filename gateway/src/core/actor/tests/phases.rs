@@ -75,7 +75,7 @@ fn phases() -> Vec<(&'static str, World, Option<RunId>, SessionState)> {
 /// B3: in every phase, a cancel reaches the turn, returns the affected run, and ends no process; a second one
 /// changes nothing.
 #[test]
-fn b03_a_cancel_in_every_phase() {
+fn a_cancel_in_every_phase() {
     for (name, mut world, run, before) in phases() {
         assert_eq!(world.rows.session.state, before, "{name}");
         let processes = world.processes.len();
@@ -114,7 +114,7 @@ fn b03_a_cancel_in_every_phase() {
 /// B4: in every phase, a close takes effect before its reply: the session is closed, runs and questions are
 /// resolved, and bindings end; the process ends afterwards. It happens once, and later commands are refused.
 #[test]
-fn b04_a_close_in_every_phase() {
+fn a_close_in_every_phase() {
     for (name, mut world, run, before) in phases() {
         let processes = world.processes.len();
         world
@@ -146,7 +146,7 @@ fn b04_a_close_in_every_phase() {
 /// A close before the end of the agent's start leaves nothing behind, whether or not the supervisor had
 /// received the spawn.
 #[test]
-fn b04_a_close_races_the_start_of_the_agent() {
+fn a_close_races_the_start_of_the_agent() {
     for heard in [false, true] {
         let mut world = starting();
         world.unending = true;
@@ -169,7 +169,7 @@ fn b04_a_close_races_the_start_of_the_agent() {
 
 /// If a cancel races with the end of the turn, the first one counts, and the next queued run is not affected.
 #[test]
-fn b03_a_cancel_races_the_end_of_the_turn() {
+fn a_cancel_races_the_end_of_the_turn() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let next = prompt(&mut world, "Tmore").unwrap();
@@ -188,7 +188,7 @@ fn b03_a_cancel_races_the_end_of_the_turn() {
 /// B2: with a long queue, each prompt gets its position, a prompt over the limit is refused, and cancelling
 /// runs in the middle preserves the order of the others.
 #[test]
-fn b02_a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
+fn a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
     let mut world = World::new(1, 1000);
     world.limits.queue_runs_max = 50;
     world.boot(None);
@@ -220,7 +220,7 @@ fn b02_a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
 
 /// B14: a time limit set during a turn applies to this turn, counted from its start, as after a restart.
 #[test]
-fn b14_a_time_that_is_set_in_a_turn_holds_for_it() {
+fn a_time_that_is_set_in_a_turn_holds_for_it() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     world.now_ms += 20_000;
@@ -242,7 +242,7 @@ fn b14_a_time_that_is_set_in_a_turn_holds_for_it() {
 /// B16: if the supervisor never started the agent, the failure names the supervisor and the next step instead
 /// of a slow agent.
 #[test]
-fn b16_a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
+fn a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
     let mut world = starting();
     let run = prompt(&mut world, "prompt a").unwrap();
     while world.rows.session.state != SessionState::Error {
@@ -263,7 +263,7 @@ fn b16_a_supervisor_that_never_starts_the_agent_is_what_is_unavailable() {
 /// arrived, and the failure says so; only a prompt that provably never arrived is sent again, by the same
 /// backend (H6).
 #[test]
-fn b17_what_an_agent_may_have_begun_is_never_tried_a_second_time() {
+fn what_an_agent_may_have_begun_is_never_tried_a_second_time() {
     for spoke in [true, false] {
         let mut world = ready();
         let backend = world.rows.session.backend.clone();
@@ -287,7 +287,7 @@ fn b17_what_an_agent_may_have_begun_is_never_tried_a_second_time() {
 /// B12: while the agent is out of reach, waiting users are informed once, in bounded time; queued prompts
 /// continue later.
 #[test]
-fn b12_who_waits_for_an_agent_out_of_reach_is_told() {
+fn who_waits_for_an_agent_out_of_reach_is_told() {
     let told =
         |world: &World| world.rows.events.iter().filter(|event| event.payload.contains("agent_away")).count();
     let mut world = ready();

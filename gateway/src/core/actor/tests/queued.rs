@@ -15,7 +15,7 @@ fn change(world: &mut World, run_id: RunId, change: QueueEdit) -> Result<QueueEd
 
 /// Only queued runs change; running and ended ones never do.
 #[test]
-fn b03_what_waits_can_be_dropped_worded_anew_and_steered() {
+fn what_waits_can_be_dropped_worded_anew_and_steered() {
     let mut world = ready();
     let runs = prompt(&mut world, "Thello").unwrap();
     let [dropped, worded, steered] =
@@ -48,7 +48,7 @@ fn b03_what_waits_can_be_dropped_worded_anew_and_steered() {
 }
 
 #[test]
-fn b05_without_a_turn_nothing_is_steered_and_what_waits_waits_on() {
+fn without_a_turn_nothing_is_steered_and_what_waits_waits_on() {
     let mut world = World::new(1, 1000);
     world.deaf = true;
     world.boot(None);
@@ -65,7 +65,7 @@ fn b05_without_a_turn_nothing_is_steered_and_what_waits_waits_on() {
 
 /// A changed text survives a restart.
 #[test]
-fn b03_a_restart_keeps_the_new_words() {
+fn a_restart_keeps_the_new_words() {
     let mut world = ready();
     prompt(&mut world, "Thello").unwrap();
     let worded = prompt(&mut world, "prompt old").unwrap();

@@ -26,7 +26,7 @@ fn call(id: &str, status: &str) -> Value {
 }
 
 #[test]
-fn c03_a_tool_call_is_said_when_it_starts_and_when_it_ends() {
+fn a_tool_call_is_said_when_it_starts_and_when_it_ends() {
     let run = run_id(1);
     let build = |journal: &mut Journal| {
         journal.push(Some(run), EventKind::ToolCall, call("a", "pending"));
@@ -61,7 +61,7 @@ fn c03_a_tool_call_is_said_when_it_starts_and_when_it_ends() {
 }
 
 #[test]
-fn c03_other_lines_are_not_said_twice_running() {
+fn other_lines_are_not_said_twice_running() {
     let run = run_id(1);
     let style = shown(&[("plan", true)]);
     let plan = |status: &str| json!({"entries": [{"content": "Look", "status": status}, {"content": "Write", "status": "pending"}]});
@@ -77,7 +77,7 @@ fn c03_other_lines_are_not_said_twice_running() {
 }
 
 #[test]
-fn c04_that_there_is_more_is_said_once() {
+fn that_there_is_more_is_said_once() {
     let run = run_id(1);
     let style = Style { output_chars_max: 10, ..with_tools() };
     let text = told(&style, |journal| {
@@ -94,7 +94,7 @@ fn c04_that_there_is_more_is_said_once() {
 }
 
 #[test]
-fn c05_what_stands_where_a_hidden_tool_call_was() {
+fn what_stands_where_a_hidden_tool_call_was() {
     let run = run_id(1);
     for (separator, want) in [
         (Separator::None, "Looking.Done."),
@@ -124,7 +124,7 @@ fn c05_what_stands_where_a_hidden_tool_call_was() {
 }
 
 #[test]
-fn c06_only_the_agents_text_is_shown_unless_it_is_said_otherwise() {
+fn only_the_agents_text_is_shown_unless_it_is_said_otherwise() {
     let run = run_id(1);
     let text = |text: &str| json!({"content": {"type": "text", "text": text}});
     let build = |journal: &mut Journal| {
@@ -193,7 +193,7 @@ fn lines_say_what_there_is_and_are_short() {
 
 /// C8: the end of a turn is journaled last and contains the whole turn, whatever was delivered before.
 #[test]
-fn c08_the_final_message_holds_the_whole_turn() {
+fn the_final_message_holds_the_whole_turn() {
     let run = run_id(1);
     let text = told(&style(), |journal| {
         for n in 0..500 {

@@ -34,7 +34,7 @@ fn edit(journal: &mut Journal, id: &str, old: Option<&str>, new: &str) {
 }
 
 #[test]
-fn c01_an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
+fn an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
     let line = "A line of an answer that goes on and on.\n";
     let text = line.repeat(100);
     let parts = told(&turn(&text), &with_files(500, 3));
@@ -62,7 +62,7 @@ fn c01_an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
 
 /// A file holds the output beyond the limit of messages.
 #[test]
-fn c01_a_file_has_what_messages_may_not_hold() {
+fn a_file_has_what_messages_may_not_hold() {
     let text = "word ".repeat(10_000);
     let short = Style { output_chars_max: 200, ..with_files(500, 3) };
     let parts = told(&turn(&text), &short);

@@ -1,7 +1,7 @@
-//! The acceptance lists name tests: each of them is there, and each point has one, or says why not.
+//! The page of requirements names tests that exist, and each requirement has one or says why not.
 
-use crate::cases::names_of_tests;
 use crate::source::sources;
+use crate::test_names::names_of_tests;
 use crate::{REQUIREMENTS, assert_none, requirements};
 use std::collections::BTreeSet;
 
@@ -74,6 +74,50 @@ fn every_wish_and_case_of_discord_names_its_tests_or_says_why_not() {
     assert_none(&format!("{REQUIREMENTS} names tests that are there, or says why not"), &violations);
 }
 
+/// Lists of numbered cases, in the order of their tables.
+const TABLES: [(&str, &[(&str, usize)]); 2] = [
+    ("process supervision", &[("C", 72), ("A", 21)]),
+    ("cases", &[("B", 20), ("C", 14), ("D", 15), ("E", 6)]),
+];
+
+/// Rows of a table of cases: number and cells with tests.
+fn rows(text: &str) -> Vec<(String, &str)> {
+    let cells = |line: &str| Some(line.strip_prefix("| ")?.split_once(" | ")?.0.to_owned());
+    let numbered = text.lines().filter_map(|line| Some((cells(line)?, line)));
+    numbered.filter(|(number, _)| number != "case").collect()
+}
+
+/// Rows that name tests that do not exist, or neither name a test nor say "Not".
+fn judge_rows(rows: &[(String, &str)], known: &BTreeSet<String>) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (number, line) in rows {
+        let named: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
+        if named.is_empty() && !line.contains("| Not ") {
+            violations.push(format!("case {number} names no test"));
+        }
+        let gone = named.into_iter().filter(|name| !known.contains(*name));
+        violations.extend(gone.map(|name| format!("case {number}: there is no test {name}")));
+    }
+    violations
+}
+
+#[test]
+fn every_numbered_case_names_tests_that_exist() {
+    let packages = ["shared", "wrapper", "supervisor", "gateway", "tests"];
+    let known: BTreeSet<String> = sources(&packages).iter().flat_map(names_of_tests).collect();
+    for (name, lists) in TABLES {
+        let text = requirements(name);
+        let rows = rows(&text);
+        let numbers: Vec<&str> = rows.iter().map(|(number, _)| number.as_str()).collect();
+        let want: Vec<String> = lists
+            .iter()
+            .flat_map(|(list, count)| (1..=*count).map(move |number| format!("{list}{number}")))
+            .collect();
+        assert_eq!(numbers, want, "{REQUIREMENTS} has the cases of {name} in order");
+        assert_none(&format!("{REQUIREMENTS}, {name}"), &judge_rows(&rows, &known));
+    }
+}
+
 #[test]
 fn the_rules_see_what_they_must() {
     let known: BTreeSet<String> = ["a".to_owned()].into();
@@ -88,4 +132,12 @@ fn the_rules_see_what_they_must() {
     }
     let text = "x\n## 1. One\n\n- `a`\n\n## 2. Two\n\nwords\n\n## 3. Three\n\nNot yet.\n";
     assert_eq!(unsaid(text), ["2. Two"]);
+    for (line, violations) in [
+        ("| C1 | text | `a` | – |", 0),
+        ("| C1 | text | – | `b` |", 1),
+        ("| C1 | text | – | – |", 1),
+        ("| C1 | text | Not built: why. | – |", 0),
+    ] {
+        assert_eq!(judge_rows(&rows(line), &known).len(), violations, "{line}");
+    }
 }
