@@ -131,8 +131,7 @@ impl SimScheduler<'_> {
                 }
                 None => say("/acp allow".to_owned()),
             },
-            34 => say("/acp allow".to_owned()),
-            35 => say("/acp deny".to_owned()),
+            n @ (34 | 35) => say(["/acp allow", "/acp deny"][n - 34].to_owned()),
             40..=42 => match self.wishes.get(message).map(|wish| &wish.want) {
                 Some(UserRequest::Say { conversation, .. }) => {
                     let text = if self.chance.one_in(3) { None } else { Some(format!("rather do {no}")) };
